@@ -1,0 +1,175 @@
+//! The outside world behind traits: storage, shared buffers, clock, waiting, threads.
+//!
+//! The library calls nothing of the operating system except through these. `linux` (feature
+//! `host`) holds the real bodies; the simulator and firmware bring others. [`buffers`] owns the
+//! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
+//! handle's lock.
+//!
+//! Contracts common to all: methods may be called from any thread; none panics; an error carries
+//! the port's own number in [`Error::value`](crate::Error).
+
+pub mod buffers;
+pub mod lock;
+
+use crate::error::Result;
+use crate::sync::Word;
+use crate::units::Nanos;
+use core::ptr::NonNull;
+
+/// One file: the model file or the swap file.
+pub trait Storage: Sync {
+    /// Reads at `offset` until `into` is full or the file ends; returns the bytes read. Fewer than
+    /// asked means end of file, nothing else. Interruptions and short reads are retried inside.
+    /// `offset`, `into`'s address and its length are multiples of [`crate::limits::IO_ALIGN`].
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `from` at `offset`, extending the file where needed. Alignment as for reads.
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
+
+    /// Makes what was written durable. After one failure every later call fails too.
+    fn sync(&self) -> Result<()>;
+
+    /// Gives the bytes of a range back to the file system where it can; their content is then lost.
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// Length in bytes.
+    fn length(&self) -> Result<u64>;
+
+    /// Whether transfers bypass the page cache. False after a fall-back to buffered I/O.
+    fn is_direct(&self) -> bool;
+}
+
+/// What a shared buffer will hold; a port may place the kinds differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A weight layer.
+    Weights,
+    /// A KV chunk.
+    Kv,
+    /// A segment of the RAM swap.
+    Swap,
+}
+
+/// Memory that a [`SharedMemory`] handed out.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// First byte, aligned to [`crate::limits::IO_ALIGN`].
+    pub start: NonNull<u8>,
+    /// Usable bytes.
+    pub bytes: usize,
+    /// The port's own name for it (a raw pointer before alignment, a buffer id).
+    pub token: u64,
+}
+
+/// Allocates and frees shared buffers: memory that the CPU and the accelerator both address.
+///
+/// # Safety
+///
+/// A region returned by `allocate` is readable and writable for its whole length, zero-filled,
+/// overlaps no other live region and no Rust object, and stays so until it is given to `release`.
+pub unsafe trait SharedMemory: Sync {
+    /// A zero-filled region of at least `bytes`, backed by real pages where the port can do that.
+    fn allocate(&self, usage: Use, bytes: usize) -> Result<Region>;
+
+    /// Gives the region's pages back to the system.
+    ///
+    /// # Safety
+    ///
+    /// `region` came from `allocate` of this port, was not released before, and nothing refers to
+    /// its bytes any more.
+    unsafe fn release(&self, usage: Use, region: Region);
+}
+
+/// Time since some fixed point.
+pub trait Clock: Sync {
+    /// Never goes back.
+    fn now(&self) -> Nanos;
+}
+
+/// Waiting for a word to change, like a futex.
+pub trait Park: Sync {
+    /// Returns when woken, when the timeout passed, at once if the word does not hold `expected`,
+    /// or for no reason at all.
+    fn wait(&self, word: &Word, expected: u32, timeout: Option<Nanos>);
+
+    /// Wakes everybody who waits on the word.
+    fn wake_all(&self, word: &Word);
+}
+
+/// A thread's body. It returns when its owner told it to.
+pub trait Body: Sync {
+    /// Runs on the new thread.
+    fn run(&self);
+}
+
+/// What a thread is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadSpec<'a> {
+    /// At most 15 bytes; visible in /proc.
+    pub name: &'a str,
+    /// Stack size in bytes.
+    pub stack_bytes: usize,
+    /// The core to run on, or any.
+    pub core: Option<u16>,
+}
+
+/// A running thread; give it to [`Threads::join`] once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadId(pub u64);
+
+/// Makes threads, all of them at open.
+pub trait Threads: Sync {
+    /// Starts a thread. A core that cannot be had means "run anywhere" and is no error.
+    fn spawn(&self, spec: ThreadSpec<'_>, body: &'static dyn Body) -> Result<ThreadId>;
+
+    /// Waits until the thread has returned and frees its stack.
+    fn join(&self, thread: ThreadId);
+}
+
+/// Measures the process's resident memory, to compare with what was planned.
+pub trait Meter: Sync {
+    /// Bytes of anonymous and shared memory resident or swapped out now.
+    fn resident_bytes(&self) -> Result<u64>;
+}
+
+/// Runs one job on several threads at once: the fork-join that CPU compute uses.
+pub trait Team: Sync {
+    /// Threads that take part, the caller included.
+    fn width(&self) -> usize;
+
+    /// Calls `work(0)` to `work(width - 1)`, each once, and returns when all are done.
+    fn run(&self, work: &(dyn Fn(usize) + Sync));
+}
+
+/// A team of the caller alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Solo;
+
+impl Team for Solo {
+    fn width(&self) -> usize {
+        1
+    }
+
+    fn run(&self, work: &(dyn Fn(usize) + Sync)) {
+        work(0);
+    }
+}
+
+/// The ports of one handle.
+#[derive(Clone, Copy)]
+pub struct Ports {
+    /// The model file.
+    pub model: &'static dyn Storage,
+    /// The swap file; without one, KV chunks can only go to the RAM swap.
+    pub swap: Option<&'static dyn Storage>,
+    /// Shared buffers.
+    pub memory: &'static dyn SharedMemory,
+    /// Time.
+    pub clock: &'static dyn Clock,
+    /// Waiting.
+    pub park: &'static dyn Park,
+    /// Threads; without, the runtime works inline on its callers.
+    pub threads: Option<&'static dyn Threads>,
+    /// Measured memory for reports.
+    pub meter: Option<&'static dyn Meter>,
+}

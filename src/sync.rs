@@ -1,0 +1,204 @@
+//! Every atomic of the library, as small types that name their protocol. Nothing else uses
+//! `core::sync::atomic`, so that a model checker can replace this file.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A 32-bit word that threads can wait on through [`crate::port::Park`].
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Word(AtomicU32);
+
+impl Word {
+    /// A word with a first value.
+    pub const fn new(value: u32) -> Self {
+        Word(AtomicU32::new(value))
+    }
+
+    /// Acquire load.
+    pub fn load(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Release store.
+    pub fn store(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// Swap, acquire and release.
+    pub fn swap(&self, value: u32) -> u32 {
+        self.0.swap(value, Ordering::AcqRel)
+    }
+
+    /// Adds one and returns the value before, acquire and release.
+    pub fn increment(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Subtracts one and returns the value before, acquire and release.
+    pub fn decrement(&self) -> u32 {
+        self.0.fetch_sub(1, Ordering::AcqRel)
+    }
+
+    /// Replaces `old` by `new`; true when it did. Acquire on success.
+    pub fn replace(&self, old: u32, new: u32) -> bool {
+        self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Address for the kernel's futex call.
+    pub fn as_ptr(&self) -> *mut u32 {
+        self.0.as_ptr()
+    }
+}
+
+/// A statistics counter. Relaxed: it orders nothing.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Zero.
+    pub const fn new() -> Self {
+        Counter(AtomicU64::new(0))
+    }
+
+    /// Adds.
+    pub fn add(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// Subtracts.
+    pub fn sub(&self, value: u64) {
+        self.0.fetch_sub(value, Ordering::Relaxed);
+    }
+
+    /// Reads.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Who may touch a buffer, in one word:
+///
+/// ```text
+/// absent -> exclusive -> prepared (+ parts being filled) -> resident (+ leases)
+///    ^          |  ^____________________|________________________|
+///    |__________|
+/// ```
+///
+/// It is the lease counter of a unit and the borrow check of its memory. Bytes written by parts or
+/// by an exclusive holder are visible to every lease taken after [`Access::publish`] or
+/// [`Access::unlock`].
+#[derive(Debug, Default)]
+pub struct Access(AtomicU32);
+
+impl Access {
+    const ABSENT: u32 = 0;
+    const RESIDENT: u32 = 1;
+    const RESIDENT_MAX: u32 = PREPARED - 1;
+    const PREPARED_MAX: u32 = u32::MAX - 1;
+    const EXCLUSIVE: u32 = u32::MAX;
+
+    /// Absent.
+    pub const fn new() -> Self {
+        Access(AtomicU32::new(Self::ABSENT))
+    }
+
+    fn replace(&self, old: u32, new: u32) -> bool {
+        self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn count_up(&self, from: u32, below: u32) -> bool {
+        let next = |n| (from..below).contains(&n).then(|| n + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// Absent to exclusive.
+    pub fn claim(&self) -> bool {
+        self.replace(Self::ABSENT, Self::EXCLUSIVE)
+    }
+
+    /// Exclusive to prepared: the buffer exists and waits to be filled.
+    pub fn prepare(&self) -> bool {
+        self.replace(Self::EXCLUSIVE, PREPARED)
+    }
+
+    /// Starts filling a part of a prepared buffer.
+    pub fn begin_part(&self) -> bool {
+        self.count_up(PREPARED, Self::PREPARED_MAX)
+    }
+
+    /// Ends filling a part.
+    pub fn end_part(&self) {
+        let before = self.0.fetch_sub(1, Ordering::Release);
+        debug_assert!((PREPARED + 1..=Self::PREPARED_MAX).contains(&before));
+    }
+
+    /// Prepared, with no part being filled, to resident.
+    pub fn publish(&self) -> bool {
+        self.replace(PREPARED, Self::RESIDENT)
+    }
+
+    /// Resident without leases to exclusive.
+    pub fn lock(&self) -> bool {
+        self.replace(Self::RESIDENT, Self::EXCLUSIVE)
+    }
+
+    /// Exclusive to resident.
+    pub fn unlock(&self) -> bool {
+        self.replace(Self::EXCLUSIVE, Self::RESIDENT)
+    }
+
+    /// Resident without leases, or prepared without parts, to exclusive: before a release.
+    pub fn lock_to_release(&self) -> bool {
+        self.lock() || self.replace(PREPARED, Self::EXCLUSIVE)
+    }
+
+    /// Exclusive to absent.
+    pub fn vacate(&self) -> bool {
+        self.replace(Self::EXCLUSIVE, Self::ABSENT)
+    }
+
+    /// Takes one lease on a resident buffer.
+    pub fn lease(&self) -> bool {
+        self.count_up(Self::RESIDENT, Self::RESIDENT_MAX)
+    }
+
+    /// Gives one lease back.
+    pub fn unlease(&self) {
+        let before = self.0.fetch_sub(1, Ordering::Release);
+        debug_assert!((Self::RESIDENT + 1..=Self::RESIDENT_MAX).contains(&before));
+    }
+
+    /// Leases, or parts being filled, at this moment.
+    pub fn users(&self) -> u32 {
+        match self.0.load(Ordering::Relaxed) {
+            Self::ABSENT => 0,
+            Self::EXCLUSIVE => 1,
+            n if n >= PREPARED => n - PREPARED,
+            n => n - Self::RESIDENT,
+        }
+    }
+}
+
+const PREPARED: u32 = 1 << 31;
+
+/// A set of up to 64 parts, each claimed at most once.
+#[derive(Debug, Default)]
+pub struct PartSet(AtomicU64);
+
+impl PartSet {
+    /// Empty.
+    pub const fn new() -> Self {
+        PartSet(AtomicU64::new(0))
+    }
+
+    /// Forgets all claims.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// Claims a part below 64; false when it was claimed before.
+    pub fn claim(&self, part: u32) -> bool {
+        let bit = 1u64 << (part & 63);
+        part < u64::BITS && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+}

@@ -1,0 +1,190 @@
+//! Index and quantity types, so that a layer is never taken for a chunk nor bytes for tokens.
+
+use crate::limits::CHUNK_TOKENS;
+use core::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($repr:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name($repr);
+
+        impl $name {
+            /// Wraps a plain number.
+            pub const fn new(value: $repr) -> Self {
+                $name(value)
+            }
+
+            /// The plain number.
+            pub const fn get(self) -> $repr {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number!(
+    /// A weight unit: transformer layers count from 0, the output head comes after the last one.
+    LayerIndex(u16)
+);
+number!(
+    /// A 256-token block of the context; the same index names one chunk in every layer.
+    ChunkIndex(u16)
+);
+number!(
+    /// A number of bytes.
+    ByteCount(u64)
+);
+number!(
+    /// A number of tokens.
+    TokenCount(u32)
+);
+number!(
+    /// A duration, or a time since the clock's own start, in nanoseconds.
+    Nanos(u64)
+);
+
+impl LayerIndex {
+    /// As a slice index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ChunkIndex {
+    /// As a slice index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl TokenCount {
+    /// Chunks needed to hold that many tokens.
+    pub const fn chunks(self) -> u32 {
+        self.0.div_ceil(CHUNK_TOKENS as u32)
+    }
+}
+
+impl Nanos {
+    /// Later of two by subtraction that stops at zero.
+    pub const fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// In milliseconds, for people.
+    #[expect(clippy::cast_precision_loss, reason = "for display only")]
+    pub const fn as_millis_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+}
+
+/// One KV chunk: 256 tokens of one layer's K and V.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkId {
+    /// The layer whose K and V it holds.
+    pub layer: LayerIndex,
+    /// The block of the context.
+    pub chunk: ChunkIndex,
+}
+
+/// What moves as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// A weight layer, or the output head.
+    Weights(LayerIndex),
+    /// A KV chunk.
+    Kv(ChunkId),
+}
+
+impl Unit {
+    /// The layer it belongs to.
+    pub const fn layer(self) -> LayerIndex {
+        match self {
+            Unit::Weights(layer) => layer,
+            Unit::Kv(id) => id.layer,
+        }
+    }
+}
+
+/// The two kinds of unit, which have separate gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Weight layers.
+    Weights,
+    /// KV chunks.
+    Kv,
+}
+
+/// Shape of the KV cache: what a chunk's size follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvShape {
+    /// Transformer layers that hold KV.
+    pub layers: u16,
+    /// KV heads of a layer.
+    pub kv_heads: u16,
+    /// Values of one head.
+    pub head_dim: u16,
+}
+
+impl KvShape {
+    /// Values in the K block (or the V block) of one chunk.
+    pub const fn block_values(self) -> usize {
+        self.kv_heads as usize * CHUNK_TOKENS as usize * self.head_dim as usize
+    }
+
+    /// Bytes of one F16 chunk: K block, then V block, each `[kv_head][256 tokens][head_dim]`.
+    pub const fn chunk_bytes(self) -> usize {
+        self.block_values() * 2 * 2
+    }
+}
+
+/// Rounds up to a multiple of a power of two; `None` on overflow.
+pub const fn align_up(value: u64, align: u64) -> Option<u64> {
+    debug_assert!(align.is_power_of_two());
+    match value.checked_add(align - 1) {
+        Some(sum) => Some(sum & !(align - 1)),
+        None => None,
+    }
+}
+
+/// The KV codecs. The number is what packed headers hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum CodecId {
+    /// A copy: lossless, saves nothing.
+    Raw = 0,
+    /// 8-bit codes with one scale a group; the default.
+    #[default]
+    Q8 = 1,
+}
+
+impl CodecId {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [CodecId; 2] = [CodecId::Raw, CodecId::Q8];
+
+    /// As command lines, profiles and reports write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CodecId::Raw => "raw",
+            CodecId::Q8 => "q8",
+        }
+    }
+
+    /// The codec of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|codec| codec.name() == name)
+    }
+
+    /// The codec of that number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|codec| *codec as u8 == number)
+    }
+}

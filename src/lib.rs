@@ -31,6 +31,7 @@ pub mod codec;
 pub mod error;
 pub mod kernel;
 pub mod limits;
+pub mod policy;
 pub mod port;
 pub mod sync;
 pub mod units;

@@ -54,8 +54,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Rates that any phone of the last years reaches: about half of UFS 4.0 reads and half of what
-    /// the slower big cores unpack. It serves until the device was measured.
+    /// Cautious guesses that serve until the device was measured: reads at about half of what UFS
+    /// 4.0 gives, q8 at about half of the slowest estimate for a big core.
     pub const DEFAULT: Profile = {
         let mut codecs = [CodecRates { pack_bytes_per_s: 1, unpack_bytes_per_s: 1 }; CODECS];
         let mut index = 0;

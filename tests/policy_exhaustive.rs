@@ -1,6 +1,6 @@
-//! Drives the eviction policy from many starts to the end, for every small configuration, and checks
-//! at every stop what the paper promises (sections 4.3 and 4.4). The model below keeps its own books
-//! and computes every expected value without the library.
+//! Drives the eviction policy from many starts to the end, for every small configuration, and
+//! checks at every stop what the paper promises (sections 4.3 and 4.4). The model below keeps its
+//! own books and computes every expected value without the library.
 
 use mzcache::policy::{Load, Move, Order, Plan, Scheme, Stage, Times, next_move, stage, threshold};
 use mzcache::units::{ByteCount, LayerIndex, Nanos, Unit};

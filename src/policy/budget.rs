@@ -3,8 +3,8 @@
 use crate::error::{Code, Error, Result};
 use crate::units::ByteCount;
 
-/// Bytes to evict so that at most `remaining_percent` of `total` stay, when `resident` are there now.
-/// 0 when no more than that is resident.
+/// Bytes to evict so that at most `remaining_percent` of `total` stay, when `resident` are there
+/// now. 0 when no more than that is resident.
 ///
 /// # Errors
 ///

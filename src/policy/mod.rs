@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariant: the same inputs give the same answer, for any inputs; sums saturate, nothing divides
-//! by zero, and no answer depends on time, memory or I/O. Who owns the numbers (the residency table,
-//! the profile file) is not this module's business. Paper sections 4.3 and 4.4.
+//! by zero, and no answer depends on time, memory or I/O. Who owns the numbers (the residency
+//! table, the profile file) is not this module's business. Paper sections 4.3 and 4.4.
 
 pub mod budget;
 pub mod order;

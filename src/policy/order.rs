@@ -77,8 +77,8 @@ impl Order {
 }
 
 /// The unit that is restored at `position`, in the order in which computation needs them
-/// (forward-in): layer by layer from the front, a layer's weights and then its chunks in order; last
-/// the weight units that have no KV, such as the output head.
+/// (forward-in): layer by layer from the front, a layer's weights and then its chunks in order;
+/// last the weight units that have no KV, such as the output head.
 ///
 /// `position` is below `weight_units + layers * chunks_per_layer`, and `layers <= weight_units`.
 pub fn restore_unit_at(

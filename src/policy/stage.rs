@@ -118,12 +118,12 @@ pub enum Move {
 /// The stage that these numbers are in.
 ///
 /// Closed paths extend Algorithm 1. Without the RAM path nothing is set aside for it, so that all
-/// chunks are written in KvOnly. Without the flash path all chunks are, so that KvAndW balances them
-/// against weights from the start. Without both, chunks cannot be evicted and count as absent.
+/// chunks are written in KvOnly. Without the flash path all chunks are, so that KvAndW balances
+/// them against weights from the start. Without both, chunks cannot be evicted and count as absent.
 ///
 /// When weights run out before the chunks of KvAndW the stage stays KvAndW until they are gone (the
-/// paper's Algorithm 1 would spill packed chunks first). For [`Scheme::PartialOffload`] KvAndW means
-/// that chunks are left.
+/// paper's Algorithm 1 would spill packed chunks first). For [`Scheme::PartialOffload`] KvAndW
+/// means that chunks are left.
 pub fn stage(load: &Load, plan: &Plan) -> Stage {
     let set_aside = match (plan.scheme, plan.times.unpack_chunk, plan.times.read_chunk) {
         (Scheme::Hybrid, None, None) | (Scheme::PartialOffload, _, None) => None,

@@ -6,9 +6,10 @@ use crate::units::ByteCount;
 
 /// T = the sum over all weight units of floor(t_rW / t_dKV).
 ///
-/// For layers of one size this is the paper's N_W * floor(t_rW / t_dKV); the output head is one more
-/// unit, of its own size. `weights` are the sizes of every unit that may ever be dropped, whether it
-/// is resident now or not: T does not change during an eviction. It is 0 when nothing is unpacked.
+/// For layers of one size this is the paper's N_W * floor(t_rW / t_dKV); the output head is one
+/// more unit, of its own size. `weights` are the sizes of every unit that may ever be dropped,
+/// whether it is resident now or not: T does not change during an eviction. It is 0 when nothing is
+/// unpacked.
 pub fn threshold(times: &Times, weights: impl IntoIterator<Item = ByteCount>) -> u64 {
     let Some(unpack_chunk) = times.unpack_chunk else {
         return 0;

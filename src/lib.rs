@@ -33,6 +33,7 @@ pub mod kernel;
 pub mod limits;
 pub mod policy;
 pub mod port;
+pub mod state;
 pub mod sync;
 pub mod units;
 

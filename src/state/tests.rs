@@ -1,0 +1,507 @@
+//! The machine against a small model of the world, at random: several actions in flight, failures,
+//! evictions during restores, growth and truncation, and after every event the invariants.
+
+use super::table::chunk_id;
+use super::*;
+use crate::arena::{Arena, Sizer};
+use crate::error::{Code, Error};
+use crate::limits::CHUNK_TOKENS;
+use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
+use crate::units::{ByteCount, ChunkId, CodecId, Kind, KvShape, LayerIndex, TokenCount, Unit};
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::vec;
+use std::vec::Vec;
+
+const SHAPE: KvShape = KvShape { layers: 4, kv_heads: 1, head_dim: 32 };
+const CHUNK_BYTES: u64 = 32 << 10;
+const PACKED_BYTES: u32 = 17 << 10;
+const WEIGHT_BYTES: [u64; 5] = [9 << 20, 5 << 20, 5 << 20, 5 << 20, 40 << 20];
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+fn machine(order: Order, scheme: Scheme, flash: bool, lossless: bool) -> Machine {
+    let times = Times::new(
+        &Profile::DEFAULT,
+        &Setup {
+            codec: CodecId::Q8,
+            chunk_bytes: ByteCount::new(CHUNK_BYTES),
+            packed_bytes: ByteCount::new(u64::from(PACKED_BYTES)),
+            stored_bytes: ByteCount::new(CHUNK_BYTES),
+            unpackers: 1,
+            ram_is_open: true,
+            flash_is_open: flash,
+        },
+    );
+    let sizes = WEIGHT_BYTES.iter().map(|bytes| ByteCount::new(*bytes));
+    // A small threshold, so that few chunks suffice to pass through all stages.
+    let plan = Plan { scheme, threshold: policy::threshold(&times, sizes).min(9), times };
+    let config = Config {
+        shape: SHAPE,
+        columns_max: 8,
+        weight_bytes: &WEIGHT_BYTES,
+        packed_bytes_max: CHUNK_BYTES + 64,
+        lossless,
+        plan,
+        order,
+    };
+    let mut sizer = Sizer::new();
+    Machine::size(&mut sizer, &config).unwrap();
+    let memory = vec![core::mem::MaybeUninit::uninit(); sizer.required().unwrap()];
+    let mut arena = Arena::new(Box::leak(memory.into_boxed_slice())).unwrap();
+    let machine = Machine::new(&mut arena, &config).unwrap();
+    assert_eq!(arena.seal(), sizer.used());
+    machine
+}
+
+/// What a chunk's bytes stand for: which commit of it, and whether a lossy codec came between.
+type Version = u32;
+
+#[derive(Default)]
+struct World {
+    buffers: BTreeMap<ChunkId, Version>,
+    weights: BTreeMap<LayerIndex, u32>,
+    records: BTreeMap<(u16, u32), Version>,
+    slots: BTreeMap<ChunkId, Version>,
+    truth: BTreeMap<ChunkId, Version>,
+    in_flight: Vec<Action>,
+    record_next: u32,
+}
+
+impl World {
+    /// Applies a step and remembers its action.
+    fn take(&mut self, step: Step) {
+        if let Some(record) = step.forget {
+            let known = self.records.remove(&(record.segment, record.offset));
+            assert!(known.is_some(), "record forgotten twice");
+        }
+        if let Some(Unit::Kv(id)) = step.publish {
+            assert!(self.buffers.contains_key(&id));
+        }
+        self.in_flight.extend(step.action);
+    }
+
+    fn perform(&mut self, action: Action) -> Outcome {
+        match action {
+            Action::Pack { id, .. } => {
+                let version = self.buffers[&id];
+                self.record_next += 1;
+                let record =
+                    RamRecord { segment: 1, offset: self.record_next, bytes: PACKED_BYTES };
+                self.records.insert((1, self.record_next), version);
+                Outcome::Packed(record)
+            }
+            Action::Write { id } => {
+                self.slots.insert(id, self.buffers[&id]);
+                Outcome::Written(FlashRecord { bytes: 1, crc: 0, packed: false })
+            }
+            Action::Spill { id, record } => {
+                self.slots.insert(id, self.records[&(record.segment, record.offset)]);
+                Outcome::Written(FlashRecord { bytes: 1, crc: 0, packed: true })
+            }
+            Action::Release { unit: Unit::Kv(id) } => {
+                self.buffers.remove(&id).unwrap();
+                Outcome::Done
+            }
+            Action::Release { unit: Unit::Weights(layer) } => {
+                self.weights.remove(&layer).unwrap();
+                Outcome::Done
+            }
+            Action::Allocate { unit: Unit::Kv(id) } => {
+                assert!(self.buffers.insert(id, 0).is_none(), "a chunk has one buffer");
+                Outcome::Done
+            }
+            Action::Allocate { unit: Unit::Weights(layer) } => {
+                assert!(self.weights.insert(layer, 0).is_none(), "a unit has one buffer");
+                Outcome::Done
+            }
+            Action::ReadWeights { layer, part } => {
+                let parts = self.weights.get_mut(&layer).unwrap();
+                assert!(*parts & (1 << part) == 0, "a part is read once");
+                *parts |= 1 << part;
+                Outcome::Done
+            }
+            Action::ReadChunk { id, .. } => {
+                self.buffers.insert(id, self.slots[&id]);
+                Outcome::Done
+            }
+            Action::Unpack { id, record, .. } => {
+                self.buffers.insert(id, self.records[&(record.segment, record.offset)]);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// Every chunk that compute may use holds what was committed; every copy the machine believes
+    /// in is there.
+    fn compare(&self, machine: &Machine) {
+        for column in 0..machine.columns() {
+            for layer in 0..SHAPE.layers {
+                let id = chunk_id(layer, column);
+                let chunk = machine.chunk(id).unwrap();
+                let truth = self.truth.get(&id).copied().unwrap_or(0);
+                if chunk.tokens == 0 {
+                    continue;
+                }
+                if chunk.copies.contains(Copies::RESIDENT) {
+                    assert_eq!(self.buffers[&id], truth, "{id:?} {chunk:?}");
+                }
+                if chunk.copies.contains(Copies::RAM) {
+                    let key = (chunk.ram.segment, chunk.ram.offset);
+                    assert_eq!(self.records[&key], truth, "{id:?} {chunk:?}");
+                }
+                if chunk.copies.contains(Copies::FLASH) {
+                    assert_eq!(self.slots[&id], truth, "{id:?} {chunk:?}");
+                }
+                assert!(!chunk.is_lost() || machine.lost().is_some());
+            }
+        }
+    }
+}
+
+/// Fails an action as its port might.
+fn failure(random: &mut Random, action: &Action) -> Option<Error> {
+    let damage = Error::new(Code::Corrupt, "test");
+    let io = Error::new(Code::Io, "test");
+    Some(match action {
+        Action::Pack { .. } if random.chance(50) => Error::new(Code::OutOfMemory, "test"),
+        Action::Pack { .. } => Error::new(Code::Leased, "test"),
+        Action::Write { .. } | Action::Spill { .. } => Error::new(Code::NoSpace, "test"),
+        Action::Allocate { .. } => Error::new(Code::OutOfMemory, "test"),
+        Action::ReadWeights { .. } => io,
+        Action::ReadChunk { .. } | Action::Unpack { .. } if random.chance(10) => damage,
+        Action::ReadChunk { .. } | Action::Unpack { .. } => io,
+        Action::Release { .. } => Error::new(Code::Leased, "test"),
+    })
+}
+
+struct Run {
+    machine: Machine,
+    world: World,
+    random: Random,
+    failures_percent: u64,
+}
+
+impl Run {
+    fn step(&mut self, event: Event) -> Result<(), Error> {
+        let step = self.machine.step(event)?;
+        self.world.take(step);
+        self.machine.check().unwrap();
+        self.world.compare(&self.machine);
+        Ok(())
+    }
+
+    /// One worker asks for work, or one action ends.
+    fn work(&mut self) {
+        let pending = self.world.in_flight.len();
+        if pending > 0 && (pending >= 4 || self.random.chance(50)) {
+            let at = usize::try_from(self.random.below(pending as u64)).unwrap();
+            let action = self.world.in_flight.swap_remove(at);
+            let releases_unfilled = match action {
+                Action::Release { unit: Unit::Kv(id) } => {
+                    !self.machine.chunk(id).unwrap().copies.contains(Copies::RESIDENT)
+                }
+                Action::Release { unit: Unit::Weights(layer) } => {
+                    !self.machine.weights(layer).unwrap().resident
+                }
+                _ => false,
+            };
+            let fails = !releases_unfilled && self.random.chance(self.failures_percent);
+            let outcome = match failure(&mut self.random, &action).filter(|_| fails) {
+                Some(error) => Outcome::Failed(error),
+                None => self.world.perform(action),
+            };
+            self.step(Event::Done(action, outcome)).unwrap();
+            return;
+        }
+        let roles = Roles::from_bits_truncate(u8::try_from(1 + self.random.below(7)).unwrap());
+        self.step(Event::Next(roles)).unwrap();
+    }
+
+    /// Works until nothing more is to be done.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if self.machine.is_idle() && self.world.in_flight.is_empty() {
+                return;
+            }
+            self.work();
+        }
+        panic!("no end: {:?}", self.machine.tally());
+    }
+
+    fn restore(&mut self) -> Result<(), Error> {
+        self.step(Event::Restore)?;
+        self.settle();
+        self.machine.take_restored().expect("a restore ends with a result")
+    }
+
+    /// Compute appends tokens: extend, restore, write, commit.
+    fn append(&mut self, tokens: u32) {
+        let before = self.machine.tokens().get();
+        let after = (before + tokens).min(8 * u32::from(CHUNK_TOKENS));
+        self.step(Event::Extend(TokenCount::new(after))).unwrap();
+        if self.restore().is_err() || self.machine.tally().missing > 0 {
+            return;
+        }
+        // Compute writes into the tail chunks; what it writes counts once it is committed.
+        let from = before / u32::from(CHUNK_TOKENS);
+        for column in from..after.div_ceil(u32::from(CHUNK_TOKENS)) {
+            for layer in 0..SHAPE.layers {
+                let id = chunk_id(layer, u16::try_from(column).unwrap());
+                let truth = self.world.truth.entry(id).or_insert(0);
+                *truth += 1;
+                self.world.buffers.insert(id, *truth);
+            }
+        }
+        self.machine.step(Event::Commit(TokenCount::new(after))).unwrap();
+        self.machine.check().unwrap();
+        self.world.compare(&self.machine);
+    }
+
+    fn truncate(&mut self, tokens: u32) {
+        self.step(Event::Truncate(TokenCount::new(tokens))).unwrap();
+        self.settle();
+        // Records and copies of cut chunks are gone from the table; forget their history too.
+        let columns = self.machine.columns();
+        self.world.truth.retain(|id, _| id.chunk.get() < columns);
+    }
+
+    fn evict(&mut self, bytes: u64) -> EvictReport {
+        let paths = super::machine::Paths::BOTH;
+        self.step(Event::Evict { bytes: ByteCount::new(bytes), paths }).unwrap();
+        self.settle();
+        self.machine.take_evicted().expect("an eviction ends with a report")
+    }
+}
+
+fn run(seed: u64, failures_percent: u64) -> Run {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let order = match random.below(4) {
+        0 => Order::ForwardOut,
+        1 => Order::Random(seed),
+        2 => Order::Lru,
+        _ => Order::BackwardOut,
+    };
+    let scheme = if random.chance(20) { Scheme::PartialOffload } else { Scheme::Hybrid };
+    let machine = machine(order, scheme, random.chance(80), random.chance(50));
+    Run { machine, world: World::default(), random, failures_percent }
+}
+
+fn random_life(seed: u64, failures_percent: u64) {
+    let mut run = run(seed, failures_percent);
+    for _ in 0..40 {
+        match run.random.below(10) {
+            0..3 => {
+                let tokens = u32::try_from(1 + run.random.below(600)).unwrap();
+                run.append(tokens);
+            }
+            3..6 => {
+                let total = run.machine.tally().total_bytes();
+                let bytes = run.random.below(total + total / 8 + 1);
+                let report = run.evict(bytes);
+                let freed_enough = report.freed.get() >= bytes;
+                assert_eq!(freed_enough, report.stop == Stop::Reached, "{report:?}");
+            }
+            6 => {
+                let _ = run.restore();
+            }
+            7 => interrupted_restore(&mut run),
+            8 => {
+                let layer = LayerIndex::new(u16::try_from(run.random.below(5)).unwrap());
+                run.step(Event::Used(layer)).unwrap();
+            }
+            _ => {
+                let tokens = u32::try_from(run.random.below(2500)).unwrap();
+                run.truncate(tokens.min(run.machine.tokens().get()));
+            }
+        }
+        if let Some(token) = run.machine.lost() {
+            run.truncate(token);
+            assert_eq!(run.machine.lost(), None);
+        }
+    }
+    // With the faults gone everything comes back.
+    run.failures_percent = 0;
+    run.restore().unwrap();
+    assert_eq!(run.machine.tally().missing, 0);
+    // And everything can go, as far as there is a place for it.
+    let total = run.machine.tally().total_bytes();
+    run.evict(total);
+    run.restore().unwrap();
+    run.truncate(0);
+    assert_eq!(run.machine.tally().kv_bytes, 0);
+    assert_eq!(run.world.records.len(), 0);
+}
+
+/// A restore that is cancelled, or into which an eviction falls.
+fn interrupted_restore(run: &mut Run) {
+    run.step(Event::Restore).unwrap();
+    for _ in 0..run.random.below(30) {
+        run.work();
+    }
+    if run.machine.is_restoring() && run.random.chance(50) {
+        run.step(Event::Cancel).unwrap();
+    } else if !run.machine.is_idle() {
+        let total = run.machine.tally().total_bytes();
+        let bytes = run.random.below(total + 1);
+        let paths = super::machine::Paths::BOTH;
+        run.step(Event::Evict { bytes: ByteCount::new(bytes), paths }).unwrap();
+        assert!(run.machine.take_restored().is_some_and(|result| result.is_err()));
+        if run.random.chance(30) && run.machine.is_evicting() {
+            run.step(Event::StopEvict(Stop::Deadline)).unwrap();
+        }
+    }
+    run.settle();
+}
+
+#[test]
+fn random_lives_without_faults() {
+    for seed in 0..300 {
+        random_life(seed, 0);
+    }
+}
+
+#[test]
+fn random_lives_with_faults() {
+    for seed in 1000..1600 {
+        random_life(seed, 8);
+    }
+}
+
+fn full(order: Order, scheme: Scheme) -> Run {
+    let machine = machine(order, scheme, true, true);
+    let mut run = Run { machine, world: World::default(), random: Random(7), failures_percent: 0 };
+    run.append(8 * u32::from(CHUNK_TOKENS) - 100);
+    run
+}
+
+#[test]
+fn backward_out_keeps_the_front_at_every_level() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    let total = run.machine.tally().total_bytes();
+    for _ in 0..20 {
+        run.evict(total / 20);
+        let ready = |kind, layer| run.machine.is_ready(LayerIndex::new(layer), kind);
+        for kind in [Kind::Weights, Kind::Kv] {
+            let first_missing = (0..4).find(|layer| !ready(kind, *layer)).unwrap_or(4);
+            assert!((first_missing + 1..4).all(|layer| !ready(kind, layer)), "{kind:?}");
+        }
+    }
+    assert_eq!(run.machine.tally().total_bytes(), 0);
+    run.restore().unwrap();
+    assert_eq!(run.machine.tally().total_bytes(), total);
+}
+
+#[test]
+fn stages_come_in_order_and_everything_can_go() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    let total = run.machine.tally().total_bytes();
+    let mut stage = policy::Stage::KvOnly;
+    for _ in 0..200 {
+        let report = run.evict(total / 200 + 1);
+        assert!(report.stage >= stage, "{report:?}");
+        stage = report.stage;
+    }
+    assert_eq!(stage, policy::Stage::Empty);
+    assert_eq!(run.machine.tally().total_bytes(), 0);
+}
+
+#[test]
+fn partial_offload_takes_whole_layers_from_the_rear_and_packs_nothing() {
+    let mut run = full(Order::BackwardOut, Scheme::PartialOffload);
+    let total = run.machine.tally().total_bytes();
+    for _ in 0..10 {
+        run.evict(total / 10);
+        assert_eq!(run.machine.tally().ram_bytes, 0);
+        for layer in 0..4 {
+            let layer = LayerIndex::new(layer);
+            if !run.machine.is_ready(layer, Kind::Weights) {
+                assert!(!run.machine.is_ready(layer, Kind::Kv));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clean_chunk_is_dropped_without_a_second_write() {
+    let mut run = full(Order::BackwardOut, Scheme::PartialOffload);
+    let total = run.machine.tally().total_bytes();
+    run.evict(total);
+    run.restore().unwrap();
+    run.step(Event::Evict { bytes: ByteCount::new(total), paths: machine::Paths::BOTH }).unwrap();
+    while !run.machine.is_idle() {
+        run.work();
+        assert!(!run.world.in_flight.iter().any(|action| matches!(action, Action::Write { .. })));
+    }
+}
+
+#[test]
+fn an_eviction_during_a_pass_makes_the_commit_fail_and_loses_nothing() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    let tokens = run.machine.tokens();
+    run.step(Event::Extend(TokenCount::new(tokens.get() + 5))).unwrap();
+    run.restore().unwrap();
+    run.evict(CHUNK_BYTES);
+    run.restore().unwrap();
+    let error = run.machine.step(Event::Commit(TokenCount::new(tokens.get() + 5))).unwrap_err();
+    assert_eq!(error.code, Code::Cancelled);
+    assert_eq!(run.machine.tokens(), tokens);
+}
+
+#[test]
+fn illegal_events_are_errors_and_change_nothing() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    let before = *run.machine.tally();
+    let id = chunk_id(0, 0);
+    let illegal = [
+        Event::Extend(TokenCount::new(1)),
+        Event::Extend(TokenCount::new(u32::MAX)),
+        Event::Commit(TokenCount::new(u32::MAX)),
+        Event::Truncate(TokenCount::new(u32::MAX)),
+        Event::Used(LayerIndex::new(99)),
+        Event::StopEvict(Stop::Deadline),
+        Event::Cancel,
+        Event::Done(Action::Pack { id, tokens: 256 }, Outcome::Done),
+        Event::Done(Action::Release { unit: Unit::Weights(LayerIndex::new(900)) }, Outcome::Done),
+        Event::Done(Action::Write { id: chunk_id(900, 900) }, Outcome::Done),
+    ];
+    for event in illegal {
+        assert!(run.machine.step(event).is_err(), "{event:?}");
+        assert_eq!(*run.machine.tally(), before);
+        run.machine.check().unwrap();
+    }
+    run.step(Event::Evict { bytes: ByteCount::new(1 << 20), paths: machine::Paths::BOTH }).unwrap();
+    for event in [
+        Event::Restore,
+        Event::Truncate(TokenCount::new(0)),
+        Event::Extend(TokenCount::new(2000)),
+        Event::Evict { bytes: ByteCount::new(1), paths: machine::Paths::BOTH },
+    ] {
+        assert_eq!(run.machine.step(event).unwrap_err().code, Code::BadState, "{event:?}");
+    }
+    run.step(Event::Next(Roles::all())).unwrap();
+    let action = run.world.in_flight[0];
+    let wrong = Event::Done(action, Outcome::Written(FlashRecord::default()));
+    if !matches!(action, Action::Write { .. }) {
+        assert_eq!(run.machine.step(wrong).unwrap_err().code, Code::BadState);
+    }
+    run.settle();
+}

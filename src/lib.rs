@@ -32,6 +32,7 @@ pub mod error;
 pub mod kernel;
 pub mod limits;
 pub mod port;
+pub mod swap;
 pub mod sync;
 pub mod units;
 

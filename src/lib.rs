@@ -34,6 +34,7 @@ pub mod limits;
 pub mod policy;
 pub mod port;
 pub mod state;
+pub mod swap;
 pub mod sync;
 pub mod units;
 

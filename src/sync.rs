@@ -168,6 +168,16 @@ impl Access {
         debug_assert!((Self::RESIDENT + 1..=Self::RESIDENT_MAX).contains(&before));
     }
 
+    /// Whether it is absent at this moment.
+    pub fn is_absent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::ABSENT
+    }
+
+    /// Whether it is resident at this moment, leased or not.
+    pub fn is_resident(&self) -> bool {
+        (Self::RESIDENT..=Self::RESIDENT_MAX).contains(&self.0.load(Ordering::Relaxed))
+    }
+
     /// Leases, or parts being filled, at this moment.
     pub fn users(&self) -> u32 {
         match self.0.load(Ordering::Relaxed) {
@@ -200,5 +210,11 @@ impl PartSet {
     pub fn claim(&self, part: u32) -> bool {
         let bit = 1u64 << (part & 63);
         part < u64::BITS && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Gives a claim back; false when there was none.
+    pub fn unclaim(&self, part: u32) -> bool {
+        let bit = 1u64 << (part & 63);
+        part < u64::BITS && self.0.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 }

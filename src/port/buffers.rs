@@ -138,7 +138,8 @@ impl Buffers {
     pub fn release(&self, slot: usize) -> Result<()> {
         let entry = self.slot(slot)?;
         if !entry.access.lock_to_release() {
-            return Err(refusal(entry).with(slot));
+            let absent = entry.access.is_absent();
+            return Err(if absent { ABSENT } else { LEASED }.with(slot));
         }
         let held = self.held(entry);
         // SAFETY: exclusive access was taken above, so nobody else touches the cell.
@@ -169,8 +170,11 @@ impl Buffers {
     }
 }
 
+/// Why a resident buffer could not be had. The other side may have let go since, so a buffer that is
+/// free by now was in use a moment ago.
 fn refusal(entry: &Slot) -> Error {
-    if entry.access.users() > 0 { LEASED } else { ABSENT }
+    let in_use = entry.access.users() > 0 || entry.access.is_resident();
+    if in_use { LEASED } else { ABSENT }
 }
 
 /// One part of a buffer that is being filled.

@@ -9,6 +9,8 @@
 //! the port's own number in [`Error::value`](crate::Error).
 
 pub mod buffers;
+#[cfg(test)]
+pub mod heap;
 pub mod lock;
 
 use crate::error::Result;

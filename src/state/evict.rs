@@ -2,10 +2,10 @@
 
 use super::machine::{Action, Goal, Machine, Outcome, Paths, Roles, Step};
 use super::table::chunk_id;
-use super::unit::{Copies, FlashRecord, Phase, RamRecord};
+use super::unit::{Copies, Phase};
 use crate::error::{Code, Error, Result};
 use crate::policy::{self, Load, Move, Stage};
-use crate::units::{ByteCount, ChunkId, LayerIndex, Nanos, Unit};
+use crate::units::{ByteCount, ChunkId, FlashRecord, LayerIndex, Nanos, RamRecord, Unit};
 
 /// Why an eviction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,14 @@
 use super::evict::{EvictReport, Eviction, Stop};
 use super::restore::Restoration;
 use super::table::{Table, Tally};
-use super::unit::{Chunk, FlashRecord, RamRecord, Weights};
+use super::unit::{Chunk, Weights};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::{CHUNKS_PER_LAYER_MAX, LAYERS_MAX};
 use crate::policy::{Order, Plan, Times};
-use crate::units::{ByteCount, ChunkId, Kind, KvShape, LayerIndex, TokenCount, Unit};
+use crate::units::{
+    ByteCount, ChunkId, FlashRecord, Kind, KvShape, LayerIndex, RamRecord, TokenCount, Unit,
+};
 use bitflags::bitflags;
 
 bitflags! {

@@ -30,7 +30,7 @@ mod unit;
 pub use evict::{EvictReport, Stop};
 pub use machine::{Action, Config, Event, Machine, Outcome, Roles, Step, Touched};
 pub use table::{Tally, UnitCounts};
-pub use unit::{Chunk, Copies, FlashRecord, Phase, RamRecord, Weights};
+pub use unit::{Chunk, Copies, Phase, Weights};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,10 @@ use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error};
 use crate::limits::CHUNK_TOKENS;
 use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
-use crate::units::{ByteCount, ChunkId, CodecId, Kind, KvShape, LayerIndex, TokenCount, Unit};
+use crate::units::{
+    ByteCount, ChunkId, CodecId, FlashRecord, Kind, KvShape, LayerIndex, RamRecord, SegmentIndex,
+    TokenCount, Unit,
+};
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::vec;
@@ -79,7 +82,7 @@ type Version = u32;
 struct World {
     buffers: BTreeMap<ChunkId, Version>,
     weights: BTreeMap<LayerIndex, u32>,
-    records: BTreeMap<(u16, u32), Version>,
+    records: BTreeMap<(SegmentIndex, u32), Version>,
     slots: BTreeMap<ChunkId, Version>,
     truth: BTreeMap<ChunkId, Version>,
     in_flight: Vec<Action>,
@@ -104,9 +107,13 @@ impl World {
             Action::Pack { id, .. } => {
                 let version = self.buffers[&id];
                 self.record_next += 1;
-                let record =
-                    RamRecord { segment: 1, offset: self.record_next, bytes: PACKED_BYTES };
-                self.records.insert((1, self.record_next), version);
+                let record = RamRecord {
+                    segment: SegmentIndex::new(1),
+                    generation: 0,
+                    offset: self.record_next,
+                    bytes: PACKED_BYTES,
+                };
+                self.records.insert((record.segment, record.offset), version);
                 Outcome::Packed(record)
             }
             Action::Write { id } => {

@@ -1,7 +1,7 @@
 //! One weight unit or KV chunk: its good copies, what is being done to it, where its copies lie.
 
 use crate::limits::{IO_ALIGN, PART_BYTES_MIN, PARTS_MAX};
-use crate::units::{Nanos, align_up};
+use crate::units::{FlashRecord, Nanos, RamRecord, SegmentIndex, align_up};
 use bitflags::bitflags;
 
 bitflags! {
@@ -46,28 +46,6 @@ impl Phase {
     }
 }
 
-/// A packed chunk in the RAM swap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RamRecord {
-    /// Which segment.
-    pub segment: u16,
-    /// First byte in the segment.
-    pub offset: u32,
-    /// Packed bytes.
-    pub bytes: u32,
-}
-
-/// A chunk in its slot of the swap file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlashRecord {
-    /// Bytes written.
-    pub bytes: u32,
-    /// CRC-32C of them.
-    pub crc: u32,
-    /// Packed by the codec, or the raw F16 chunk.
-    pub packed: bool,
-}
-
 /// State of a KV chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
@@ -98,7 +76,7 @@ impl Chunk {
         skipped: false,
         tokens: 0,
         stored_tokens: 0,
-        ram: RamRecord { segment: 0, offset: 0, bytes: 0 },
+        ram: RamRecord { segment: SegmentIndex::new(0), generation: 0, offset: 0, bytes: 0 },
         flash: FlashRecord { bytes: 0, crc: 0, packed: false },
     };
 

@@ -1,0 +1,147 @@
+//! What a runtime is made for, and how much memory that takes.
+
+use super::open::place_sizes;
+use super::weights::WeightUnit;
+use crate::arena::Sizer;
+use crate::codec::{self, Geometry};
+use crate::error::{Code, Error, Result};
+use crate::kernel::CpuFlags;
+use crate::limits::{
+    CHUNK_TOKENS, EXTENTS_PER_UNIT_MAX, HEAD_DIM_MAX, HEAD_DIM_MIN, IO_ALIGN, KV_HEADS_MAX,
+    LAYERS_MAX, SEGMENTS_MAX, WORKERS_MAX,
+};
+use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
+use crate::state::Roles;
+use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount};
+
+/// One worker thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// What it may be given.
+    pub roles: Roles,
+    /// The core it runs on, or any.
+    pub core: Option<u16>,
+}
+
+/// What a runtime is made for.
+#[derive(Clone, Copy)]
+pub struct Config<'a> {
+    /// Shape of the KV cache.
+    pub shape: KvShape,
+    /// Longest context, in tokens.
+    pub context_tokens_max: TokenCount,
+    /// The weight units in order: transformer layers, then the output head.
+    pub weights: &'a [WeightUnit<'a>],
+    /// How chunks are packed.
+    pub codec: CodecId,
+    /// Measured rates of this device.
+    pub profile: Profile,
+    /// Which units leave first.
+    pub order: Order,
+    /// Algorithm 1, or the baseline.
+    pub scheme: Scheme,
+    /// Worker threads; none means inline. Together they must have all roles.
+    pub workers: &'a [Worker],
+    /// Stack of each worker thread, in bytes.
+    pub stack_bytes: usize,
+    /// Size of one segment of the RAM swap, in bytes; at least one packed chunk.
+    pub segment_bytes: u32,
+    /// Processor features that kernels may use.
+    pub cpu: CpuFlags,
+}
+
+impl Config<'_> {
+    /// Default size of a segment: small enough that the last one wastes little.
+    pub const SEGMENT_BYTES: u32 = 4 << 20;
+    /// Default stack of a worker: several times what the deepest codec needs.
+    pub const STACK_BYTES: usize = 256 << 10;
+
+    pub(super) fn columns_max(&self) -> Result<u16> {
+        u16::try_from(self.context_tokens_max.chunks()).map_err(|_| {
+            Error::new(Code::LimitExceeded, "context tokens").with(self.context_tokens_max.get())
+        })
+    }
+
+    /// Geometry of a full chunk, for sizes.
+    fn full_chunk(&self) -> Geometry {
+        Geometry { shape: self.shape, id: ChunkId::default(), tokens: CHUNK_TOKENS }
+    }
+
+    pub(super) fn packed_bytes_max(&self) -> usize {
+        codec::codec(self.codec).packed_bytes_max(&self.full_chunk())
+    }
+
+    /// Bytes of a slot in the swap file, and of a worker's scratch: a chunk, raw or packed.
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.shape.chunk_bytes().max(self.packed_bytes_max()).next_multiple_of(IO_ALIGN)
+    }
+
+    /// Segments that the RAM swap may ever need: every chunk packed, and one open per worker.
+    pub(super) fn segments(&self) -> Result<u16> {
+        let per_segment = self.segment_bytes as usize / self.packed_bytes_max();
+        let chunks = usize::from(self.shape.layers) * usize::from(self.columns_max()?);
+        let count = chunks.div_ceil(per_segment.max(1)) + self.workers.len() + 1;
+        Ok(u16::try_from(count).unwrap_or(SEGMENTS_MAX).min(SEGMENTS_MAX))
+    }
+
+    /// Per-unit times and threshold of this configuration.
+    pub(super) fn plan(&self, has_swap_file: bool) -> Plan {
+        let unpackers = self.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
+        let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
+        let times = Times::new(&self.profile, &Setup {
+            codec: self.codec,
+            chunk_bytes,
+            packed_bytes: ByteCount::new(self.packed_bytes_usual() as u64),
+            stored_bytes: chunk_bytes,
+            unpackers: u16::try_from(unpackers.count()).unwrap_or(u16::MAX),
+            ram_is_open: true,
+            flash_is_open: has_swap_file,
+        });
+        let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
+        Plan { scheme: self.scheme, threshold: policy::threshold(&times, sizes), times }
+    }
+
+    /// What a full chunk of ordinary values packs to.
+    fn packed_bytes_usual(&self) -> usize {
+        codec::codec(self.codec).packed_bytes_usual(&self.full_chunk())
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        let limit = |what, value: usize| Err(Error::new(Code::LimitExceeded, what).with(value));
+        let KvShape { layers, kv_heads, head_dim } = self.shape;
+        if !(HEAD_DIM_MIN..=HEAD_DIM_MAX).contains(&head_dim) || !head_dim.is_multiple_of(8) {
+            return limit("head size", usize::from(head_dim));
+        }
+        if kv_heads == 0 || kv_heads > KV_HEADS_MAX {
+            return limit("KV heads", usize::from(kv_heads));
+        }
+        if layers == 0 || layers > LAYERS_MAX {
+            return limit("KV layers", usize::from(layers));
+        }
+        if self.workers.len() > WORKERS_MAX {
+            return limit("workers", self.workers.len());
+        }
+        let roles = self.workers.iter().fold(Roles::empty(), |all, worker| all | worker.roles);
+        if !self.workers.is_empty() && roles != Roles::all() {
+            return Err(Error::new(Code::InvalidArgument, "workers: a role is missing"));
+        }
+        if (self.segment_bytes as usize) < self.packed_bytes_max() {
+            return Err(Error::new(Code::InvalidArgument, "segment_bytes").with(self.segment_bytes));
+        }
+        for unit in self.weights {
+            if unit.extents.len() > EXTENTS_PER_UNIT_MAX {
+                return limit("extents of a weight unit", unit.extents.len());
+            }
+            unit.validate()?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of memory that [`super::Runtime::open`] needs for this configuration, at any alignment.
+pub fn required_bytes(config: &Config<'_>) -> Result<usize> {
+    config.validate()?;
+    let mut sizer = Sizer::new();
+    place_sizes(&mut sizer, config)?;
+    sizer.required()
+}

@@ -33,6 +33,7 @@ pub mod kernel;
 pub mod limits;
 pub mod policy;
 pub mod port;
+pub mod runtime;
 pub mod state;
 pub mod swap;
 pub mod sync;

@@ -1,7 +1,7 @@
 //! Every atomic of the library, as small types that name their protocol. Nothing else uses
 //! `core::sync::atomic`, so that a model checker can replace this file.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A 32-bit word that threads can wait on through [`crate::port::Park`].
 #[derive(Debug, Default)]
@@ -47,6 +47,28 @@ impl Word {
     /// Address for the kernel's futex call.
     pub fn as_ptr(&self) -> *mut u32 {
         self.0.as_ptr()
+    }
+}
+
+/// A flag that is raised at most once and never lowered. What was written before it was raised is
+/// visible to whoever sees it raised.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// Not raised.
+    pub const fn new() -> Self {
+        Flag(AtomicBool::new(false))
+    }
+
+    /// Raises it.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was raised.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 }
 

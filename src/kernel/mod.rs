@@ -25,7 +25,7 @@ mod typed;
 mod arch;
 
 #[cfg(test)]
-#[path = "../../tests/support/mod.rs"]
+#[path = "../../tests/kernel_support/mod.rs"]
 pub(crate) mod support;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,8 @@
 pub mod buffers;
 #[cfg(test)]
 pub mod heap;
+#[cfg(feature = "host")]
+pub mod linux;
 pub mod lock;
 
 use crate::error::Result;
@@ -28,7 +30,8 @@ pub trait Storage: Sync {
     /// Writes all of `from` at `offset`, extending the file where needed. Alignment as for reads.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
 
-    /// Makes what was written durable. After one failure every later call fails too.
+    /// Makes what was written durable. After one failure every later sync, write and discard is
+    /// `Poisoned`; reads still work.
     fn sync(&self) -> Result<()>;
 
     /// Gives the bytes of a range back to the file system where it can; their content is then lost.
@@ -39,6 +42,12 @@ pub trait Storage: Sync {
 
     /// Whether transfers bypass the page cache. False after a fall-back to buffered I/O.
     fn is_direct(&self) -> bool;
+}
+
+/// Small reads of any alignment, such as single rows of the embedding matrix in the model file.
+pub trait Rows: Sync {
+    /// Fills `into` from `offset`; a file that ends first is `ShortRead`.
+    fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
 /// What a shared buffer will hold; a port may place the kinds differently.

@@ -104,15 +104,18 @@ impl Config<'_> {
     pub(super) fn plan(&self) -> Plan {
         let unpackers = self.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
         let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
-        let times = Times::new(&self.profile, &Setup {
-            codec: self.codec,
-            chunk_bytes,
-            packed_bytes: ByteCount::new(self.packed_bytes_usual() as u64),
-            stored_bytes: chunk_bytes,
-            unpackers: u16::try_from(unpackers.count()).unwrap_or(u16::MAX),
-            ram_is_open: true,
-            flash_is_open: self.swap_file,
-        });
+        let times = Times::new(
+            &self.profile,
+            &Setup {
+                codec: self.codec,
+                chunk_bytes,
+                packed_bytes: ByteCount::new(self.packed_bytes_usual() as u64),
+                stored_bytes: chunk_bytes,
+                unpackers: u16::try_from(unpackers.count()).unwrap_or(u16::MAX),
+                ram_is_open: true,
+                flash_is_open: self.swap_file,
+            },
+        );
         let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
         Plan { scheme: self.scheme, threshold: policy::threshold(&times, sizes), times }
     }

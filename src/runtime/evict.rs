@@ -43,7 +43,8 @@ impl Runtime {
             if let Some(report) = shared.core.lock().machine.take_evicted() {
                 break report;
             }
-            let left = deadline.map(|deadline| remaining(start, deadline, shared.ports.clock.now()));
+            let left =
+                deadline.map(|deadline| remaining(start, deadline, shared.ports.clock.now()));
             if left == Some(Nanos::new(0)) && !stopped {
                 stopped = true;
                 // The eviction may have ended since it was looked at; then there is a report.

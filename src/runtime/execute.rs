@@ -24,9 +24,7 @@ impl Shared {
             Action::Release { unit } => self.release(unit),
             Action::Allocate { unit } => self.allocate(unit),
             Action::ReadWeights { layer, part } => self.read_weights(layer, part),
-            Action::ReadChunk { id, record, tokens } => {
-                self.read_chunk(worker, id, record, tokens)
-            }
+            Action::ReadChunk { id, record, tokens } => self.read_chunk(worker, id, record, tokens),
             Action::Unpack { id, record, tokens } => self.unpack_record(id, record, tokens),
         };
         result.unwrap_or_else(Outcome::Failed)
@@ -44,9 +42,8 @@ impl Shared {
             self.codec.pack(&self.kernels, &self.geometry(id, tokens), values, &mut scratch)?
         };
         let record = self.reserve(worker, bytes)?;
-        let copied = self.patiently(|| {
-            self.segments.write_record(&self.buffers, record, &scratch[..bytes])
-        });
+        let copied =
+            self.patiently(|| self.segments.write_record(&self.buffers, record, &scratch[..bytes]));
         if let Err(error) = copied {
             self.forget(record);
             return Err(error);

@@ -13,7 +13,7 @@ use crate::port::buffers::Buffers;
 use crate::port::lock::Lock;
 use crate::port::{Ports, ThreadId, ThreadSpec};
 use crate::state::{self, Machine};
-use crate::swap::file::{Slots, SwapFile};
+use crate::swap::file::SwapFile;
 use crate::swap::record::Layout;
 use crate::swap::stack::Stack;
 use crate::sync::Word;
@@ -98,8 +98,9 @@ impl Runtime {
     pub fn place(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<Runtime> {
         config.validate()?;
         let shared = place_shared(config, arena, ports)?;
-        let workers: &'static [Worker] = arena
-            .slice(config.workers.len(), |index| Worker::new(shared, index, config.workers[index].roles))?;
+        let workers: &'static [Worker] = arena.slice(config.workers.len(), |index| {
+            Worker::new(shared, index, config.workers[index].roles)
+        })?;
         let threads = arena.slice(config.workers.len(), |_| None)?;
         let Some(port) = ports.threads.filter(|_| !config.workers.is_empty()) else {
             return Ok(Runtime { shared, threads });
@@ -136,15 +137,18 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
     let weight_bytes = arena.slice(weights.len(), |unit| weights[unit].bytes())?;
     let segments = config.layout()?;
     let codec = codec::codec(config.codec);
-    let machine = Machine::new(arena, &state::Config {
-        shape: config.shape,
-        columns_max: config.columns_max()?,
-        weight_bytes,
-        packed_bytes_max: config.packed_bytes_max() as u64,
-        lossless: codec.is_lossless(),
-        plan: config.plan(),
-        order: config.order,
-    })?;
+    let machine = Machine::new(
+        arena,
+        &state::Config {
+            shape: config.shape,
+            columns_max: config.columns_max()?,
+            weight_bytes,
+            packed_bytes_max: config.packed_bytes_max() as u64,
+            lossless: codec.is_lossless(),
+            plan: config.plan(),
+            order: config.order,
+        },
+    )?;
     let workers = config.workers.len() + 1;
     let stack = Stack::new(arena, &segments, workers)?;
     let buffer_slots = segments.first_slot + usize::from(segments.segments);
@@ -162,9 +166,8 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
     for slot in scratch.iter_mut().take(workers) {
         *slot = Some(arena.bytes(config.slot_bytes(), IO_ALIGN)?);
     }
-    let scratch = arena.slice(workers, |index| {
-        Lock::new(scratch[index].take().unwrap_or_default(), ports.park)
-    })?;
+    let scratch = arena
+        .slice(workers, |index| Lock::new(scratch[index].take().unwrap_or_default(), ports.park))?;
     let shared = Shared {
         core: Lock::new(Core { machine, stack, restore_error: None }, ports.park),
         work: Word::new(0),

@@ -1,7 +1,7 @@
 //! A worker: asks for work, does it, books it; parks when there is none.
 
-use super::open::Shared;
 use super::Runtime;
+use super::open::Shared;
 use crate::port::Body;
 use crate::state::{Action, Roles};
 

@@ -180,19 +180,23 @@ impl Machine {
             Move::Write if roles.contains(Roles::READ) => self.take_chunk(Phase::Writing),
             Move::Spill if roles.contains(Roles::READ) => self.take_spill(),
             Move::DropWeights if roles.contains(Roles::ALLOCATE) => self.take_weights(),
-            Move::Nothing => {
-                self.eviction().exhausted = true;
-                Step::default()
-            }
+            Move::Nothing => self.exhaust(),
             // The move is for a worker with another role.
             _ => Step::default(),
         }
     }
 
+    /// Nothing is left to take, unless what is under way makes something (a chunk that is being
+    /// packed can be spilled later).
+    fn exhaust(&mut self) -> Step {
+        let at_rest = self.table.tally.busy == 0;
+        self.eviction().exhausted = at_rest;
+        Step::default()
+    }
+
     fn take_chunk(&mut self, phase: Phase) -> Step {
         let Some(id) = self.next_chunk() else {
-            self.eviction().exhausted = true;
-            return Step::default();
+            return self.exhaust();
         };
         let chunk = *self.table.chunk(id);
         if self.holds_uncommitted(id) {
@@ -217,8 +221,7 @@ impl Machine {
 
     fn take_weights(&mut self) -> Step {
         let Some(layer) = self.next_weights() else {
-            self.eviction().exhausted = true;
-            return Step::default();
+            return self.exhaust();
         };
         self.table.update_weights(layer, |weights| weights.phase = Phase::Releasing);
         Step::act(Action::Release { unit: Unit::Weights(layer) })
@@ -226,8 +229,7 @@ impl Machine {
 
     fn take_spill(&mut self) -> Step {
         let Some(id) = self.next_packed() else {
-            self.eviction().exhausted = true;
-            return Step::default();
+            return self.exhaust();
         };
         let record = self.table.chunk(id).ram;
         if self.table.chunk(id).copies.contains(Copies::FLASH) {
@@ -430,9 +432,11 @@ impl Machine {
             chunk.has_buffer = false;
             chunk.phase = Phase::Idle;
         });
-        let restores = matches!(self.goal, Goal::Restore(_));
-        if restores {
-            self.retry_or_lose(id);
+        match &mut self.goal {
+            Goal::Restore(_) => self.retry_or_lose(id),
+            // It can be spilled from now on; the scan may have passed it while it was packed.
+            Goal::Evict(eviction) => eviction.spill_position = 0,
+            _ => {}
         }
         Step::touch(Unit::Kv(id))
     }

@@ -352,6 +352,9 @@ fn random_life(seed: u64, failures_percent: u64) {
     // And everything can go, as far as there is a place for it.
     let total = run.machine.tally().total_bytes();
     run.evict(total);
+    if run.machine.plan.times.read_chunk.is_some() {
+        assert_eq!(run.machine.tally().total_bytes(), 0);
+    }
     run.restore().unwrap();
     run.truncate(0);
     assert_eq!(run.machine.tally().kv_bytes, 0);

@@ -13,14 +13,12 @@
 
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
+use crate::kernel::Crc32c;
 use crate::limits::{CHUNKS_PER_LAYER_MAX, IO_ALIGN, LAYERS_MAX};
 use crate::port::Storage;
 use crate::sync::{Counter, PartSet, Word};
 use crate::units::{ChunkId, FlashRecord};
 use core::fmt;
-
-/// CRC-32C of bytes, continued from the CRC of what came before them; 0 to begin.
-pub type Checksum = fn(u32, &[u8]) -> u32;
 
 /// Shape of the swap file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +84,7 @@ pub struct FileStats {
 pub struct SwapFile {
     storage: &'static dyn Storage,
     slots: Slots,
-    checksum: Checksum,
+    checksum: Crc32c,
     /// [`SOUND`] or [`POISONED`].
     health: Word,
     used: &'static [PartSet],
@@ -110,7 +108,7 @@ impl SwapFile {
         arena: &mut Arena,
         storage: &'static dyn Storage,
         slots: &Slots,
-        checksum: Checksum,
+        checksum: Crc32c,
     ) -> Result<Self> {
         slots.check()?;
         let used = arena.slice(slots.part_sets(), |_| PartSet::new())?;
@@ -223,7 +221,7 @@ impl SwapFile {
     ) -> Result<FlashRecord> {
         let offset = self.prepare(id, transfer)?;
         let bytes = u32::try_from(bytes).map_err(|_| TRANSFER)?;
-        let crc = (self.checksum)(0, transfer);
+        let crc = self.checksum.call(0, transfer);
         let (used, part) = self.used(id)?;
         if used.claim(part) {
             self.slots_used.add(1);
@@ -242,7 +240,7 @@ impl SwapFile {
         if read != transfer.len() {
             return Err(Error::new(Code::ShortRead, "swap file").with(offset));
         }
-        if (self.checksum)(0, transfer) != record.crc {
+        if self.checksum.call(0, transfer) != record.crc {
             return Err(Error::new(Code::Corrupt, "swap file slot").with(offset));
         }
         self.read_bytes.add(transfer.len() as u64);

@@ -1,39 +1,85 @@
-//! Helpers of the kernel tests: buffers between forbidden pages, and a call checker that watches
-//! the calling convention. They are compiled into the library's own tests, because they need its
-//! raw functions.
+//! What several test files need: scratch files, aligned memory, known bytes.
 
-pub(crate) mod checked_call;
-pub(crate) mod guard;
+use std::ffi::CString;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
 
-/// A small generator of test values: xorshift with a multiplication (xorshift64*).
-pub(crate) struct Random(u64);
+/// A path in cargo's scratch directory for tests, which lies on a real file system.
+pub fn scratch(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    directory.join(format!("{}-{name}", std::process::id()))
+}
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Random(seed.max(1))
+/// A file in the scratch directory, removed at the end.
+pub struct ScratchFile(pub PathBuf);
+
+impl ScratchFile {
+    pub fn absent(name: &str) -> Self {
+        let path = scratch(name);
+        let _absent = std::fs::remove_file(&path);
+        ScratchFile(path)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    pub fn with(name: &str, bytes: &[u8]) -> Self {
+        let file = Self::absent(name);
+        std::fs::write(&file.0, bytes).unwrap();
+        file
     }
 
-    pub(crate) fn byte(&mut self) -> u8 {
-        self.next().to_be_bytes()[0]
+    pub fn c_path(&self) -> CString {
+        c_path(&self.0)
     }
+}
 
-    pub(crate) fn u16(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
+impl Drop for ScratchFile {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_file(&self.0);
     }
+}
 
-    pub(crate) fn u32(&mut self) -> u32 {
-        (self.next() >> 32) as u32
-    }
+pub fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
+}
 
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+/// Bytes at an address that is a multiple of 4096.
+pub struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Aligned {
+    pub fn filled(bytes: usize, value: u8) -> Self {
+        let memory = vec![value; bytes + 4096];
+        let start = memory.as_ptr().align_offset(4096);
+        Aligned { memory, start, bytes }
     }
+}
+
+impl Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.bytes]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.bytes]
+    }
+}
+
+/// Bytes that differ from block to block and never repeat a block.
+pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
 }

@@ -9,6 +9,7 @@ use std::vec::Vec;
 
 const SLOTS: Slots = Slots { layers: 3, chunks: 30, slot_bytes: 8192 };
 const PAGE: usize = IO_ALIGN;
+const CRC32C: Crc32c = crate::kernel::Kernels::portable().crc32c;
 
 /// What the storage does instead of its work.
 #[derive(Clone, Copy, PartialEq)]
@@ -106,33 +107,12 @@ impl Storage for Disk {
     }
 }
 
-fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut index = 0;
-        while index < 256 {
-            let mut value = index as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                value = (value >> 1) ^ (0x82F6_3B78 * (value & 1));
-                bit += 1;
-            }
-            table[index] = value;
-            index += 1;
-        }
-        table
-    };
-    !bytes
-        .iter()
-        .fold(!crc, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 255) as usize] ^ crc >> 8)
-}
-
 fn swap_file(disk: &'static Disk) -> SwapFile {
     let mut sizer = Sizer::new();
     SwapFile::size(&mut sizer, &SLOTS).unwrap();
     let memory = vec![core::mem::MaybeUninit::uninit(); sizer.required().unwrap()];
     let mut arena = Arena::new(Box::leak(memory.into_boxed_slice())).unwrap();
-    let file = SwapFile::new(&mut arena, disk, &SLOTS, crc32c).unwrap();
+    let file = SwapFile::new(&mut arena, disk, &SLOTS, CRC32C).unwrap();
     assert_eq!(arena.seal(), sizer.used());
     file
 }
@@ -151,12 +131,6 @@ fn chunk<const BYTES: usize>(seed: u8) -> Box<Aligned<BYTES>> {
 
 fn code<T: fmt::Debug>(result: Result<T>) -> Code {
     result.unwrap_err().code
-}
-
-#[test]
-fn the_checksum_of_these_tests_is_crc32c() {
-    assert_eq!(crc32c(0, b"123456789"), 0xE306_9283);
-    assert_eq!(crc32c(crc32c(0, b"1234"), b"56789"), 0xE306_9283);
 }
 
 #[test]
@@ -357,7 +331,7 @@ fn a_transfer_that_overlaps_a_failed_sync_does_not_count() {
     let mut data = chunk::<8192>(1);
     assert_eq!(code(file.write_raw(id(0, 0), &data.0)), Code::Poisoned);
     file.health.store(SOUND);
-    let record = FlashRecord { bytes: 8192, crc: crc32c(0, &data.0), packed: false };
+    let record = FlashRecord { bytes: 8192, crc: CRC32C.call(0, &data.0), packed: false };
     assert_eq!(code(file.read_raw(id(0, 0), &mut data.0, record)), Code::Poisoned);
     assert_eq!(file.stats().written_bytes + file.stats().read_bytes, 0);
 }
@@ -411,7 +385,7 @@ fn shapes_beyond_the_limits_are_refused() {
         assert_eq!(code(SwapFile::size(&mut Sizer::new(), &slots)), expected);
         let memory = Box::leak(vec![core::mem::MaybeUninit::uninit(); 8192].into_boxed_slice());
         let mut arena = Arena::new(memory).unwrap();
-        assert_eq!(code(SwapFile::new(&mut arena, Disk::leaked(), &slots, crc32c)), expected);
+        assert_eq!(code(SwapFile::new(&mut arena, Disk::leaked(), &slots, CRC32C)), expected);
     }
     let slot_bytes = u32::MAX - 4095;
     let largest = Slots { layers: LAYERS_MAX, chunks: CHUNKS_PER_LAYER_MAX, slot_bytes };

@@ -12,6 +12,8 @@ use crate::limits::{
 };
 use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
 use crate::state::Roles;
+use crate::swap::file::Slots;
+use crate::swap::record::Layout;
 use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount};
 
 /// One worker thread.
@@ -44,6 +46,8 @@ pub struct Config<'a> {
     pub workers: &'a [Worker],
     /// Stack of each worker thread, in bytes.
     pub stack_bytes: usize,
+    /// Whether chunks may go to a swap file; the ports must then have one.
+    pub swap_file: bool,
     /// Size of one segment of the RAM swap, in bytes; at least one packed chunk.
     pub segment_bytes: u32,
     /// Processor features that kernels may use.
@@ -76,16 +80,28 @@ impl Config<'_> {
         self.shape.chunk_bytes().max(self.packed_bytes_max()).next_multiple_of(IO_ALIGN)
     }
 
-    /// Segments that the RAM swap may ever need: every chunk packed, and one open per worker.
-    pub(super) fn segments(&self) -> Result<u16> {
-        let per_segment = self.segment_bytes as usize / self.packed_bytes_max();
+    pub(super) fn slots(&self) -> Result<Slots> {
+        let bytes = self.slot_bytes();
+        let slot_bytes = u32::try_from(bytes)
+            .map_err(|_| Error::new(Code::LimitExceeded, "chunk bytes").with(bytes))?;
+        Ok(Slots { layers: self.shape.layers, chunks: self.columns_max()?, slot_bytes })
+    }
+
+    /// The RAM swap behind the units' buffers: room for every chunk packed, and for one open segment
+    /// per worker.
+    pub(super) fn layout(&self) -> Result<Layout> {
+        let per_segment = (self.segment_bytes as usize / self.packed_bytes_max()).max(1);
         let chunks = usize::from(self.shape.layers) * usize::from(self.columns_max()?);
-        let count = chunks.div_ceil(per_segment.max(1)) + self.workers.len() + 1;
-        Ok(u16::try_from(count).unwrap_or(SEGMENTS_MAX).min(SEGMENTS_MAX))
+        let segments = chunks.div_ceil(per_segment) + self.workers.len() + 1;
+        Ok(Layout {
+            first_slot: self.weights.len() + chunks,
+            segments: u16::try_from(segments).unwrap_or(SEGMENTS_MAX).min(SEGMENTS_MAX),
+            segment_bytes: self.segment_bytes,
+        })
     }
 
     /// Per-unit times and threshold of this configuration.
-    pub(super) fn plan(&self, has_swap_file: bool) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         let unpackers = self.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
         let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
         let times = Times::new(&self.profile, &Setup {
@@ -95,7 +111,7 @@ impl Config<'_> {
             stored_bytes: chunk_bytes,
             unpackers: u16::try_from(unpackers.count()).unwrap_or(u16::MAX),
             ram_is_open: true,
-            flash_is_open: has_swap_file,
+            flash_is_open: self.swap_file,
         });
         let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
         Plan { scheme: self.scheme, threshold: policy::threshold(&times, sizes), times }

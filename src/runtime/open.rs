@@ -13,7 +13,9 @@ use crate::port::buffers::Buffers;
 use crate::port::lock::Lock;
 use crate::port::{Ports, ThreadId, ThreadSpec};
 use crate::state::{self, Machine};
-use crate::swap::{Stack, SwapFile};
+use crate::swap::file::{Slots, SwapFile};
+use crate::swap::record::Layout;
+use crate::swap::stack::Stack;
 use crate::sync::Word;
 use crate::units::{ChunkId, KvShape, LayerIndex, Unit};
 use core::mem::MaybeUninit;
@@ -41,7 +43,8 @@ pub(super) struct Shared {
     pub(super) weights: WeightMap,
     pub(super) shape: KvShape,
     pub(super) weight_units: u16,
-    pub(super) segment_bytes: u32,
+    /// The RAM swap's segments among the buffers.
+    pub(super) segments: Layout,
     /// One a worker, the last one for callers.
     pub(super) scratch: &'static [Lock<&'static mut [u8]>],
 }
@@ -54,15 +57,16 @@ pub struct Runtime {
 
 /// Adds what [`Runtime::open`] places, in the same order.
 pub(super) fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
-    let weight_bytes = config.weights.len();
-    sizer.slice::<u64>(weight_bytes)?;
-    let chunks = usize::from(config.shape.layers) * usize::from(config.columns_max()?);
-    let segments = config.segments()?;
-    Machine::size(sizer, config.weights.len(), chunks)?;
-    Stack::size(sizer, segments, config.workers.len() + 1)?;
-    Buffers::size(sizer, weight_bytes + chunks + usize::from(segments))?;
+    let segments = config.layout()?;
+    sizer.slice::<u64>(config.weights.len())?;
+    Machine::size(sizer, config.weights.len(), config.shape.layers, config.columns_max()?)?;
+    Stack::size(sizer, &segments, config.workers.len() + 1)?;
+    Buffers::size(sizer, segments.first_slot + usize::from(segments.segments))?;
     Gates::size(sizer, config.weights.len())?;
     WeightMap::size(sizer, config.weights)?;
+    if config.swap_file {
+        SwapFile::size(sizer, &config.slots()?)?;
+    }
     for _ in 0..=config.workers.len() {
         sizer.bytes(config.slot_bytes(), IO_ALIGN)?;
     }
@@ -130,28 +134,27 @@ impl Runtime {
 fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<&'static Shared> {
     let weights = config.weights;
     let weight_bytes = arena.slice(weights.len(), |unit| weights[unit].bytes())?;
-    let columns_max = config.columns_max()?;
-    let chunks = usize::from(config.shape.layers) * usize::from(columns_max);
-    let segments = config.segments()?;
+    let segments = config.layout()?;
     let codec = codec::codec(config.codec);
     let machine = Machine::new(arena, &state::Config {
         shape: config.shape,
-        columns_max,
+        columns_max: config.columns_max()?,
         weight_bytes,
         packed_bytes_max: config.packed_bytes_max() as u64,
         lossless: codec.is_lossless(),
-        plan: config.plan(ports.swap.is_some()),
+        plan: config.plan(),
         order: config.order,
     })?;
-    let slots_before = weights.len() + chunks;
     let workers = config.workers.len() + 1;
-    let stack = Stack::new(arena, slots_before, segments, config.segment_bytes, workers)?;
-    let buffers = Buffers::new(arena, slots_before + usize::from(segments), ports.memory)?;
+    let stack = Stack::new(arena, &segments, workers)?;
+    let buffer_slots = segments.first_slot + usize::from(segments.segments);
+    let buffers = Buffers::new(arena, buffer_slots, ports.memory)?;
     let gates = Gates::new(arena, weights.len())?;
     let map = WeightMap::new(arena, weights, ports.model.length()?)?;
     let kernels = Kernels::select(config.cpu);
-    let swap = match ports.swap {
-        Some(storage) => Some(SwapFile::new(storage, config.shape.layers, config.slot_bytes(), kernels)?),
+    let swap = match ports.swap.filter(|_| config.swap_file) {
+        Some(storage) => Some(SwapFile::new(arena, storage, &config.slots()?, kernels.crc32c)?),
+        None if config.swap_file => return Err(Error::new(Code::InvalidArgument, "swap port")),
         None => None,
     };
     let mut scratch: [Option<&'static mut [u8]>; crate::limits::WORKERS_MAX + 1] =
@@ -176,7 +179,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         shape: config.shape,
         weight_units: u16::try_from(weights.len())
             .map_err(|_| Error::new(Code::LimitExceeded, "weight units").with(weights.len()))?,
-        segment_bytes: config.segment_bytes,
+        segments,
         scratch,
     };
     Ok(arena.value(shared)?)

@@ -3,7 +3,7 @@
 use super::open::{Core, Shared};
 use crate::error::Result;
 use crate::state::{Action, Event, Outcome, Roles, Step, Touched};
-use crate::units::{Kind, Unit};
+use crate::units::{Kind, SegmentIndex, Unit};
 
 impl Shared {
     /// Steps the machine once and applies the step.
@@ -52,7 +52,7 @@ impl Shared {
 
     /// Publishes, forgets and sets gates. Returns a segment whose memory is to be given back once
     /// the lock is free.
-    fn apply(&self, core: &mut Core, step: &Step) -> Option<u16> {
+    fn apply(&self, core: &mut Core, step: &Step) -> Option<SegmentIndex> {
         if let Some(unit) = step.publish {
             let published = self.buffers.publish(self.slot(unit));
             assert!(published.is_ok(), "a filled buffer can be published");
@@ -92,11 +92,11 @@ impl Shared {
         self.ports.park.wake_all(&self.work);
     }
 
-    fn release_segment(&self, segment: Option<u16>) {
+    pub(super) fn release_segment(&self, segment: Option<SegmentIndex>) {
         let Some(segment) = segment else { return };
-        let slot = self.core.lock().stack.slot(segment);
-        let released = self.buffers.release(slot);
+        let released = self.segments.release(&self.buffers, segment);
         assert!(released.is_ok(), "a segment without records has no readers");
-        self.core.lock().stack.segment_released(segment);
+        let booked = self.core.lock().stack.segment_released(segment);
+        assert!(booked.is_ok(), "the stack gave the segment out for release");
     }
 }

@@ -230,10 +230,9 @@ pub struct Machine {
 
 impl Machine {
     /// Adds what [`Machine::new`] places.
-    pub fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
-        let chunks = usize::from(config.shape.layers) * usize::from(config.columns_max);
-        Table::size(sizer, config.weight_bytes.len(), chunks)?;
-        sizer.slice::<LayerIndex>(config.weight_bytes.len())
+    pub fn size(sizer: &mut Sizer, weight_units: usize, layers: u16, columns: u16) -> Result<()> {
+        Table::size(sizer, weight_units, usize::from(layers) * usize::from(columns))?;
+        sizer.slice::<LayerIndex>(weight_units)
     }
 
     /// Everything on storage, no context.

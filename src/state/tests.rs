@@ -67,7 +67,7 @@ fn machine(order: Order, scheme: Scheme, flash: bool, lossless: bool) -> Machine
         order,
     };
     let mut sizer = Sizer::new();
-    Machine::size(&mut sizer, &config).unwrap();
+    Machine::size(&mut sizer, WEIGHT_BYTES.len(), SHAPE.layers, 8).unwrap();
     let memory = vec![core::mem::MaybeUninit::uninit(); sizer.required().unwrap()];
     let mut arena = Arena::new(Box::leak(memory.into_boxed_slice())).unwrap();
     let machine = Machine::new(&mut arena, &config).unwrap();

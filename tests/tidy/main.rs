@@ -94,8 +94,8 @@ fn every_source_file_is_compiled() {
 }
 
 #[test]
-fn every_kernel_file_is_built() {
-    none(package::unbuilt_kernels);
+fn every_kernel_file_is_used() {
+    none(package::unused_kernels);
 }
 
 #[test]

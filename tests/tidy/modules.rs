@@ -1,6 +1,6 @@
 //! Which source files the compiler reaches, as which modules, and which of them only in tests.
 
-use crate::source::{is_for_tests, is_word, line_of, words};
+use crate::source::{is_for_tests, is_word, line_of, start_of_item, words};
 use crate::tree::{File, Findings, Tree};
 
 pub struct Module<'a> {
@@ -41,11 +41,11 @@ fn children<'a>(tree: &'a Tree, module: &Module<'a>) -> Vec<Module<'a>> {
         if name.is_empty() || !rest[name.len()..].trim_start().starts_with(';') {
             continue;
         }
+        let path: Vec<_> = module.path.iter().cloned().chain([name.clone()]).collect();
+        let is_test = module.is_test || is_for_tests(code, at);
         let candidates = candidates(module.file, at, &name);
-        if let Some(file) = candidates.iter().find_map(|path| tree.file(path)) {
-            let path = module.path.iter().cloned().chain([name]).collect();
-            let is_test = module.is_test || is_for_tests(code, at);
-            children.push(Module { file, path, is_test });
+        for file in candidates.iter().filter_map(|path| tree.file(path)) {
+            children.push(Module { file, path: path.clone(), is_test });
         }
     }
     children
@@ -54,8 +54,9 @@ fn children<'a>(tree: &'a Tree, module: &Module<'a>) -> Vec<Module<'a>> {
 /// Where the compiler looks for `mod name;`.
 fn candidates(file: &File, at: usize, name: &str) -> Vec<String> {
     let (folder, base) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
-    if let Some(path) = path_attribute(file, at) {
-        return vec![format!("{folder}/{path}")];
+    let by_attribute = path_attributes(file, at);
+    if !by_attribute.is_empty() {
+        return by_attribute.iter().map(|path| joined(folder, path)).collect();
     }
     let owns_folder = ["mod.rs", "lib.rs", "main.rs"].contains(&base) || is_root(&file.path);
     let folder = match owns_folder {
@@ -65,12 +66,24 @@ fn candidates(file: &File, at: usize, name: &str) -> Vec<String> {
     vec![format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")]
 }
 
-/// The string of a `#[path = "..."]` in the line above a declaration, or two lines above.
-fn path_attribute(file: &File, at: usize) -> Option<&str> {
-    let line = line_of(&file.source.code, at);
-    let above = file.text.lines().take(line).skip(line.saturating_sub(2));
-    let attribute = above.filter_map(|line| line.trim().strip_prefix("#[path")).last()?;
-    attribute.split('"').nth(1)
+/// The strings of `path = "..."` in a declaration's attributes; conditions may choose among them.
+fn path_attributes(file: &File, at: usize) -> Vec<&str> {
+    let code = &file.source.code;
+    let first = line_of(code, start_of_item(code, at));
+    let lines = file.text.lines().take(line_of(code, at)).skip(first);
+    lines.filter_map(|line| line.split_once("path = \"")?.1.split('"').next()).collect()
+}
+
+/// A path from a folder, without `..` in between.
+fn joined(folder: &str, path: &str) -> String {
+    let mut parts: Vec<_> = folder.split('/').collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// Files under src that no `mod` declaration leads to.
@@ -97,7 +110,17 @@ mod tests {
             ("src/a/other.rs", ""),
             ("src/a/tests.rs", "mod deep;\n"),
             ("src/a/tests/deep.rs", ""),
-            ("src/b/mod.rs", "// mod gone;\n"),
+            (
+                "src/b/mod.rs",
+                "// mod gone;\n#[cfg_attr(x, path = \"x.rs\")]\n#[cfg_attr(\n    \
+                any(y),\n    path = \"y.rs\"\n)]\nmod arch;\n",
+            ),
+            ("src/b/x.rs", ""),
+            (
+                "src/b/y.rs",
+                "#[cfg(test)]\n#[path = \"../../tests/help.rs\"]\npub(crate) mod help;\n",
+            ),
+            ("tests/help.rs", ""),
             ("src/heap.rs", ""),
             ("src/bin/x/main.rs", "mod e;\n"),
             ("src/bin/x/e.rs", ""),
@@ -106,7 +129,7 @@ mod tests {
         let modules = of(&tree);
         let tests: Vec<_> =
             modules.iter().filter(|m| m.is_test).map(|m| m.path.join("::")).collect();
-        assert_eq!(tests, ["heap", "a::tests", "a::tests::deep"]);
+        assert_eq!(tests, ["heap", "a::tests", "a::tests::deep", "b::arch::help"]);
         assert!(modules.iter().any(|module| module.path == ["a", "c", "d"]));
     }
 

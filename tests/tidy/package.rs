@@ -1,5 +1,6 @@
 //! Rules about the package as a whole: names at the top, dependencies, files that nothing uses.
 
+use crate::source::words;
 use crate::tree::{File, Findings, Tree};
 use std::collections::BTreeSet;
 
@@ -24,20 +25,24 @@ pub fn stray_names(tree: &Tree) -> Findings {
     stray.into_iter().map(|name| format!("{name}: does not belong at the top level")).collect()
 }
 
-/// Assembly and OpenCL files that neither the build script nor a source file names.
-pub fn unbuilt_kernels(tree: &Tree) -> Findings {
+/// Assembly and OpenCL files that no source file names, and assembly whose function `mz_<file>` no
+/// source file declares: the build script may take all files of a folder.
+pub fn unused_kernels(tree: &Tree) -> Findings {
     let is_kernel = |file: &&File| file.is_under("asm") || file.is_under("kernels");
     let mut findings = vec![];
     for file in tree.files.iter().filter(is_kernel) {
         let name = file.path.rsplit('/').next().unwrap_or_default();
-        let stem = name.split('.').next().unwrap_or_default();
-        let names_it = |user: &File| {
-            let by_stem = user.path == "build.rs" && user.text.contains(&format!("\"{stem}\""));
-            let may_use = user.path == "build.rs" || user.is_under("src") || is_kernel(&user);
-            may_use && user.path != file.path && (by_stem || user.text.contains(name))
+        let symbol = format!("mz_{}", name.trim_end_matches(".S"));
+        let is_named = |user: &File| {
+            let may_name = user.path == "build.rs" || user.is_under("src") || is_kernel(&user);
+            may_name && user.path != file.path && user.text.contains(name)
         };
-        if !tree.files.iter().any(names_it) {
-            findings.push(file.at(0, "nothing builds or includes it"));
+        let is_declared = |user: &File| {
+            let code = &user.source.code;
+            file.has_extension(&["S"]) && user.is_under("src") && words(code, &symbol).count() > 0
+        };
+        if !tree.files.iter().any(|user| is_named(user) || is_declared(user)) {
+            findings.push(file.at(0, "no source file uses it"));
         }
     }
     findings
@@ -158,19 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn planted_kernels_that_nothing_builds_are_found() {
+    fn planted_kernels_that_nothing_uses_are_found() {
         let tree = Tree::planted(&[
-            ("build.rs", "build(\"asm/x86_64/a.S\", &[\"b_avx2\"]);\n"),
+            ("build.rs", "build(\"asm/x86_64/a.S\", read_dir(\"asm/x86_64\"));\n"),
             ("asm/x86_64/a.S", "#include \"common.h\"\n"),
             ("asm/x86_64/b_avx2.S", ""),
-            ("asm/x86_64/gone.S", "// gone.S\n"),
+            ("asm/x86_64/gone.S", "// gone.S\nmz_gone:\n"),
             ("asm/common.h", ""),
             ("kernels/c.cl", ""),
             ("kernels/gone.cl", ""),
+            ("src/kernel/x86_64.rs", "extern { fn mz_b_avx2(); } // mz_gone, \n"),
             ("src/port/opencl.rs", "include_str!(\"../../kernels/c.cl\");\n"),
             ("README.md", "gone.S and gone.cl\n"),
         ]);
-        expect(unbuilt_kernels(&tree), 2);
+        expect(unused_kernels(&tree), 2);
     }
 
     const MANIFEST: &str = "[features]\ncli = [\n  \"dep:clap\", # why\n]\nhost = [\"dep:libc\"]\n\

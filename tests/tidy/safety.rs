@@ -36,7 +36,7 @@ pub fn unexplained_unsafe(tree: &Tree) -> Findings {
             let is_explained = match form(&file.source.code[at..]) {
                 Form::Here => is_commented(file, line),
                 Form::Declared => is_documented(file, line) || is_in_trait_impl(file, line),
-                Form::Type => true,
+                Form::Elsewhere => true,
             };
             if !is_explained {
                 findings.push(file.at(line, "unsafe without a SAFETY comment or # Safety doc"));
@@ -47,12 +47,12 @@ pub fn unexplained_unsafe(tree: &Tree) -> Findings {
 }
 
 enum Form {
-    /// A block, an impl or foreign declarations: somebody vouches for it here.
+    /// A block or an impl: somebody vouches for it here.
     Here,
     /// A function or trait: callers or implementers must vouch.
     Declared,
-    /// The type of a function pointer.
-    Type,
+    /// The type of a function pointer, or foreign declarations: the calls give the reasons.
+    Elsewhere,
 }
 
 fn form(code: &str) -> Form {
@@ -60,11 +60,11 @@ fn form(code: &str) -> Form {
     if let Some(foreign) = rest.strip_prefix("extern") {
         rest = foreign.trim_start();
         if !rest.starts_with("fn") {
-            return Form::Here;
+            return Form::Elsewhere;
         }
     }
     match rest.strip_prefix("fn") {
-        Some(behind) if behind.starts_with('(') => Form::Type,
+        Some(behind) if behind.starts_with('(') => Form::Elsewhere,
         Some(_) => Form::Declared,
         None if rest.starts_with("trait") => Form::Declared,
         None => Form::Here,
@@ -132,7 +132,6 @@ mod tests {
             "/// Doc.\npub unsafe fn a() {}\n",
             "/// # Safety\n\npub unsafe fn a() {}\n",
             "/// Doc.\n#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn a() {}\n",
-            "unsafe extern \"C\" {\n    fn a();\n}\n",
             "/// Doc.\npub unsafe trait A {}\n",
             "impl A {\n    unsafe fn a() {}\n}\n",
         ] {
@@ -146,7 +145,7 @@ mod tests {
             "// SAFETY: checked.\nlet a =\n    unsafe { b() };\n",
             "// SAFETY: a long\n// story\n// of\n// five\n// lines.\nunsafe impl Send for A {}\n",
             "/// # Safety\n///\n/// Call it once.\n#[inline]\npub unsafe fn a() {}\n",
-            "// SAFETY: the symbols exist.\nunsafe extern \"C\" {\n    fn a();\n}\n",
+            "unsafe extern \"C\" {\n    fn a();\n}\n",
             "// SAFETY: yes.\nunsafe impl A for B {\n\n    unsafe fn a() {}\n}\n",
             "struct A { a: unsafe extern \"C\" fn(u8), b: unsafe fn(u8) }\n",
         ] {

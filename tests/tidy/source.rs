@@ -144,20 +144,23 @@ pub fn end_of_block(text: &str, from: usize, open: char, close: char) -> usize {
 
 const TEST_ATTRIBUTES: [&str; 2] = ["#[cfg(test)]", "#[test]"];
 
-/// Whether an item that begins at `at` has an attribute that leaves it to tests.
-pub fn is_for_tests(code: &str, at: usize) -> bool {
-    let mut before = code[..at].trim_end();
+/// Where the attributes of an item begin, one of whose words stands at `at`.
+pub fn start_of_item(code: &str, at: usize) -> usize {
+    let is_visibility = |c: char| is_word(c) || c.is_whitespace() || c == '(' || c == ')';
+    let mut start = at;
     loop {
-        before = before.trim_end_matches(|c: char| is_word(c) || c.is_whitespace());
-        if TEST_ATTRIBUTES.iter().any(|attribute| before.ends_with(attribute)) {
-            return true;
+        let before = code[..start].trim_end_matches(is_visibility);
+        match before.rfind("#[").filter(|_| before.ends_with(']')) {
+            Some(attribute) => start = attribute,
+            None => return before.len(),
         }
-        if !before.ends_with(']') {
-            return false;
-        }
-        let Some(start) = before.rfind("#[") else { return false };
-        before = &before[..start];
     }
+}
+
+/// Whether such an item is left to tests.
+pub fn is_for_tests(code: &str, at: usize) -> bool {
+    let attributes = &code[start_of_item(code, at)..at];
+    TEST_ATTRIBUTES.iter().any(|attribute| attributes.contains(attribute))
 }
 
 fn without_tests(code: &str) -> String {
@@ -206,7 +209,7 @@ fn test_items_are_not_product() {
     );
     let kept: Vec<_> = source.product.split_whitespace().collect();
     assert_eq!(kept, ["a();", "c();"]);
-    let code = "#[cfg(test)]\n#[rustfmt::skip]\npub mod heap;\npub mod buffers;\n";
+    let code = "#[cfg(test)]\n#[rustfmt::skip]\npub(crate) mod heap;\npub mod buffers;\n";
     assert!(is_for_tests(code, code.find("mod heap").unwrap()));
     assert!(!is_for_tests(code, code.find("mod buffers").unwrap()));
 }

@@ -1,8 +1,8 @@
 //! KV chunk formats: how a chunk's F16 values are packed, and nothing else.
 //!
-//! A codec is deterministic, keeps no state between chunks, and is idempotent in value: packing what
-//! it unpacked gives the same bytes again. The worst-case packed size is known before packing. Bytes
-//! handed to `unpack` are hostile; the chunk is untouched unless the checksum passed.
+//! A codec is deterministic, keeps no state between chunks, and is idempotent in value: packing
+//! what it unpacked gives the same bytes again. The worst-case packed size is known before packing.
+//! Bytes handed to `unpack` are hostile; the chunk is untouched unless the checksum passed.
 //!
 //! A packed chunk is a 64-byte header (`header`), then planes that each start at a multiple of 64.
 //! `raw` copies, `q8` holds 8-bit codes. [`codec`] finds a codec by its number.

@@ -170,8 +170,8 @@ impl Buffers {
     }
 }
 
-/// Why a resident buffer could not be had. The other side may have let go since, so a buffer that is
-/// free by now was in use a moment ago.
+/// Why a resident buffer could not be had. The other side may have let go since, so a buffer that
+/// is free by now was in use a moment ago.
 fn refusal(entry: &Slot) -> Error {
     let in_use = entry.access.users() > 0 || entry.access.is_resident();
     if in_use { LEASED } else { ABSENT }

@@ -1,7 +1,8 @@
 //! The flash swap: fixed, sparse slots of one chunk of one layer in the swap file.
 //!
 //! ```text
-//! chunk 0: layer 0 | layer 1 | ... | chunk 1: layer 0 | layer 1 | ...     slot = chunk * layers + layer
+//! chunk 0: layer 0 | layer 1 | ... | chunk 1: layer 0 | layer 1 | ...
+//! slot = chunk * layers + layer
 //! ```
 //!
 //! A slot is a multiple of 4 KiB, so its place follows from its name and raw chunks move straight

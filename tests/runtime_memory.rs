@@ -1,4 +1,5 @@
-//! Memory as the kernel counts it. A program of its own: the figures are those of the whole process.
+//! Memory as the kernel counts it. A program of its own: the figures are those of the whole
+//! process.
 
 #![cfg(feature = "host")]
 

@@ -87,8 +87,8 @@ impl Config<'_> {
         Ok(Slots { layers: self.shape.layers, chunks: self.columns_max()?, slot_bytes })
     }
 
-    /// The RAM swap behind the units' buffers: room for every chunk packed, and for one open segment
-    /// per worker.
+    /// The RAM swap behind the units' buffers: room for every chunk packed, and for one open
+    /// segment per worker.
     pub(super) fn layout(&self) -> Result<Layout> {
         let per_segment = (self.segment_bytes as usize / self.packed_bytes_max()).max(1);
         let chunks = usize::from(self.shape.layers) * usize::from(self.columns_max()?);

@@ -64,8 +64,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Compute wrote K and V of all tokens below `tokens` in every layer. `Cancelled` when chunks it
-    /// wrote to were evicted meanwhile: the context is as before the pass, run it again.
+    /// Compute wrote K and V of all tokens below `tokens` in every layer. `Cancelled` when chunks
+    /// it wrote to were evicted meanwhile: the context is as before the pass, run it again.
     pub fn commit(&self, tokens: TokenCount) -> Result<()> {
         self.shared.event(Event::Commit(tokens))
     }

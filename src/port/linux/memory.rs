@@ -1,9 +1,9 @@
 //! Shared buffers on the host: anonymous private memory, one mapping a buffer.
 //!
-//! Invariant: exactly the pages of a unit's buffer are resident from `allocate` to `release`, so that
-//! what an eviction frees is what the process loses; of a swap segment, those that were written. Huge pages are asked for only inside the
-//! buffer: a huge page over its end would make memory resident that nobody asked for, and would
-//! keep it when a neighbour is released.
+//! Invariant: exactly the pages of a unit's buffer are resident from `allocate` to `release`, so
+//! that what an eviction frees is what the process loses; of a swap segment, those that were
+//! written. Huge pages are asked for only inside the buffer: a huge page over its end would make
+//! memory resident that nobody asked for, and would keep it when a neighbour is released.
 
 use super::errno;
 use super::pages::{advise, map, page_bytes, unmap, whole_pages};

@@ -92,7 +92,7 @@ impl Runtime {
     /// Waits at the gate of a weight unit and leases it.
     pub fn weights(&self, layer: LayerIndex) -> Result<Lease<'_>> {
         self.wait(layer, Kind::Weights)?;
-        self.shared.event(Event::Used(layer))?;
+        self.shared.used(layer)?;
         let slot = self.shared.slot(Unit::Weights(layer));
         self.shared.buffers.lease(slot).map_err(evicted)
     }

@@ -145,6 +145,27 @@ impl KvShape {
     }
 }
 
+/// A piece of the model file and where it lies in its unit's buffer; all three are multiples of
+/// [`crate::limits::IO_ALIGN`]. The last piece may reach past the end of the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it starts in the file.
+    pub file_offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it starts in the buffer.
+    pub buffer_offset: u64,
+}
+
+/// What one weight unit is read from: its buffer is the extents one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightUnit {
+    /// The pieces, in the order of the file.
+    pub extents: &'static [Extent],
+    /// Bytes of the buffer.
+    pub buffer_bytes: u64,
+}
+
 /// Rounds up to a multiple of a power of two; `None` on overflow.
 pub const fn align_up(value: u64, align: u64) -> Option<u64> {
     debug_assert!(align.is_power_of_two());

@@ -3,13 +3,14 @@
 //! The library calls nothing of the operating system except through these. `linux` (feature
 //! `host`) holds the real bodies; the simulator and firmware bring others. [`buffers`] owns the
 //! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
-//! handle's lock.
+//! handle's lock. [`parallel`] shares mutable work out to a team.
 //!
 //! Contracts common to all: methods may be called from any thread; none panics; an error carries
 //! the port's own number in [`Error::value`](crate::Error).
 
 pub mod buffers;
 pub mod lock;
+pub mod parallel;
 
 use crate::error::Result;
 use crate::sync::Word;
@@ -37,6 +38,12 @@ pub trait Storage: Sync {
 
     /// Whether transfers bypass the page cache. False after a fall-back to buffered I/O.
     fn is_direct(&self) -> bool;
+}
+
+/// Reads small pieces of the model file: embedding rows, which are never kept.
+pub trait RowReader: Sync {
+    /// Fills `into` from `offset` on, at any alignment; `ShortRead` when the file ends first.
+    fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
 /// What a shared buffer will hold; a port may place the kinds differently.

@@ -29,6 +29,8 @@ extern crate std;
 pub mod arena;
 pub mod codec;
 pub mod error;
+#[cfg(feature = "infer")]
+pub mod infer;
 pub mod kernel;
 pub mod limits;
 pub mod policy;

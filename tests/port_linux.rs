@@ -6,7 +6,7 @@ mod support;
 use mzcache::port::linux::{
     File, FutexPark, MappedFile, MonotonicClock, RowFile, hardware_caps, map_arena, unmap_arena,
 };
-use mzcache::port::{Clock, Park, Rows, Storage};
+use mzcache::port::{Clock, Park, RowReader, Storage};
 use mzcache::sync::Word;
 use mzcache::units::Nanos;
 use mzcache::{Code, Error};

@@ -184,10 +184,15 @@ impl Config<'_> {
     }
 }
 
+/// Adds what [`super::Runtime::place`] places.
+pub fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+    config.validate()?;
+    place_sizes(sizer, config)
+}
+
 /// Bytes of memory that [`super::Runtime::open`] needs for this configuration, at any alignment.
 pub fn required_bytes(config: &Config<'_>) -> Result<usize> {
-    config.validate()?;
     let mut sizer = Sizer::new();
-    place_sizes(&mut sizer, config)?;
+    size(&mut sizer, config)?;
     sizer.required()
 }

@@ -27,7 +27,7 @@ mod step;
 mod weights;
 mod worker;
 
-pub use config::{Config, Options, Worker, required_bytes};
+pub use config::{Config, Options, Worker, required_bytes, size};
 pub use evict::Report;
 pub use open::Runtime;
 pub use pass::Stats;

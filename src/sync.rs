@@ -224,3 +224,6 @@ impl PartSet {
         part < u64::BITS && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 }
+
+#[cfg(test)]
+mod tests;

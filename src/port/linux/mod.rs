@@ -17,6 +17,7 @@ mod hwcap;
 mod mapped;
 mod memory;
 mod meter;
+mod open;
 mod pages;
 mod park;
 mod rows;

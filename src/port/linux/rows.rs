@@ -1,6 +1,6 @@
 //! Small reads of any alignment, through the page cache: rows of the embedding matrix.
 
-use super::file::{file_length, open_file};
+use super::open::{file_length, open_file};
 use super::transfer::{Retries, checked_end, pread};
 use crate::error::{Code, Error, Result};
 use crate::port::RowReader;

@@ -46,11 +46,7 @@ pub struct Session {
 
 impl Session {
     fn runtime_config<'a>(model: &'a Model, config: &SessionConfig<'a>) -> runtime::Config<'a> {
-        runtime::Config {
-            shape: model.shape.kv(),
-            weights: model.units,
-            options: config.options,
-        }
+        runtime::Config { shape: model.shape.kv(), weights: model.units, options: config.options }
     }
 
     /// Bytes of memory that [`Session::open`] needs, at any alignment.
@@ -106,8 +102,7 @@ impl Session {
         let added = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         let end = TokenCount::new(position.get().saturating_add(added));
         self.runtime.begin_pass(end)?;
-        let ports =
-            ComputePorts { memory: &self.runtime, rows: self.rows, team: self.team };
+        let ports = ComputePorts { memory: &self.runtime, rows: self.rows, team: self.team };
         let logits = self.transformer.forward(ports, tokens, position.get(), logit_rows)?;
         self.runtime.commit(end)?;
         Ok(logits)

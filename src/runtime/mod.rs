@@ -28,6 +28,6 @@ mod weights;
 mod worker;
 
 pub use config::{Config, Options, Worker, required_bytes, size};
-pub use evict::Report;
+pub use evict::{Evictor, Report};
 pub use open::Runtime;
 pub use pass::Stats;

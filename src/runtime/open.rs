@@ -34,6 +34,12 @@ pub(super) struct Shared {
     /// Changes whenever there may be new work or a goal ended; workers and waiters park on it.
     pub(super) work: Word,
     pub(super) closing: Word,
+    /// Not 0 while a caller is inside an eviction, until it has its report.
+    pub(super) evicting: Word,
+    /// Calls of [`super::Evictor`]s under way; the runtime outlives them.
+    pub(super) guests: Word,
+    /// Not 0 while worker threads run.
+    pub(super) threaded: Word,
     pub(super) gates: Gates,
     pub(super) buffers: Buffers,
     pub(super) ports: Ports,
@@ -105,6 +111,7 @@ impl Runtime {
         let Some(port) = ports.threads.filter(|_| !config.options.workers.is_empty()) else {
             return Ok(Runtime { shared, threads });
         };
+        shared.threaded.store(1);
         let mut failure = None;
         for (index, worker) in workers.iter().enumerate() {
             let name = worker.name();
@@ -128,7 +135,7 @@ impl Runtime {
 
     /// Whether callers execute actions themselves.
     pub fn is_inline(&self) -> bool {
-        self.shared.is_inline(self.threads)
+        self.shared.is_inline()
     }
 }
 
@@ -174,6 +181,9 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         core: Lock::new(Core { machine, stack, restore_error: None }, ports.park),
         work: Word::new(0),
         closing: Word::new(0),
+        evicting: Word::new(0),
+        guests: Word::new(0),
+        threaded: Word::new(0),
         gates,
         buffers,
         ports,
@@ -202,8 +212,8 @@ impl Shared {
         }
     }
 
-    fn is_inline(&self, threads: &[Option<ThreadId>]) -> bool {
-        threads.iter().all(Option::is_none)
+    pub(super) fn is_inline(&self) -> bool {
+        self.threaded.load() == 0
     }
 
     /// Index of the callers' scratch and open segment.
@@ -219,6 +229,7 @@ impl Shared {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.shared.closing.store(1);
+        self.shared.see_guests_off();
         self.shared.announce();
         if let Some(port) = self.shared.ports.threads {
             for thread in self.threads.iter().copied().flatten() {

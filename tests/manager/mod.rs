@@ -3,12 +3,8 @@
 
 use mzcache::Error;
 use mzcache::arena::view;
-use mzcache::kernel::CpuFlags;
 use mzcache::policy::{Order, Scheme};
-use mzcache::port::Ports;
-use mzcache::port::linux::{
-    AnonymousMemory, File, FutexPark, MonotonicClock, PosixThreads, ProcessMeter, map_arena,
-};
+use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
 use mzcache::runtime::{Config, Options, Runtime, Worker, required_bytes};
 use mzcache::state::{Roles, Stop};
 use mzcache::units::{
@@ -99,19 +95,12 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
             scheme: setup.scheme,
             workers: &setup.workers,
             swap_file: setup.swap_file,
-            cpu: CpuFlags::detect(),
+            cpu: host_cpu(),
             ..Options::default()
         },
     };
-    let ports = Ports {
-        model: leak(File::open_model(&c_path(&model)).unwrap()),
-        swap: Some(leak(File::create_swap(&c_path(&folder.join("swap"))).unwrap())),
-        memory: leak(AnonymousMemory),
-        clock: leak(MonotonicClock),
-        park: leak(FutexPark),
-        threads: Some(leak(PosixThreads::new())),
-        meter: Some(leak(ProcessMeter)),
-    };
+    let swap = c_path(&folder.join("swap"));
+    let ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
     let memory = map_arena(required_bytes(&config).unwrap()).unwrap();
     let runtime = Runtime::open(&config, memory, ports).unwrap();
     Fixture { runtime, weights, folder }

@@ -1,87 +1,24 @@
-//! What the Linux ports do when system calls fail: the test program runs one scenario of itself
-//! under strace, which makes chosen calls fail, be interrupted or move less than asked.
+//! What files do when system calls fail: the test program runs one scenario of itself under strace,
+//! which makes chosen calls fail, be interrupted or move less than asked.
 #![cfg(feature = "host")]
 
+#[path = "support/strace.rs"]
+mod strace;
 mod support;
 
-use mzcache::port::linux::{AnonymousMemory, File, PosixThreads, ProcessMeter, RowFile, map_arena};
-use mzcache::port::{Body, Meter, Rows, SharedMemory, Storage, ThreadSpec, Threads, Use};
-use mzcache::{Error, Result};
+use mzcache::port::linux::{File, RowFile};
+use mzcache::port::{Rows, Storage};
 use std::ffi::CString;
-use std::fmt::Debug;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::ptr;
+use strace::{FILE, SCENARIO, run, say, show, under_strace};
 use support::{Aligned, ScratchFile, pattern};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 16;
-const SCENARIO: &str = "MZCACHE_TEST_SCENARIO";
-const FILE: &str = "MZCACHE_TEST_FILE";
-
-/// What a scenario said, a line for each `say`.
-struct Outcome {
-    said: Vec<String>,
-    status: ExitStatus,
-}
-
-impl Outcome {
-    #[track_caller]
-    fn assert_said(&self, expected: &[&str]) {
-        assert!(self.status.success(), "{:?} after {:?}", self.status, self.said);
-        assert_eq!(self.said, expected);
-    }
-}
-
-/// Runs a scenario with strace's `inject=` expressions in force for calls on `file`, or for all
-/// calls where there is none.
-fn under_strace(injections: &[&str], file: Option<&ScratchFile>, scenario: &str) -> Outcome {
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-o", "/dev/null"]);
-    for injection in injections {
-        strace.arg("-e").arg(format!("inject={injection}"));
-    }
-    if let Some(file) = file {
-        strace.arg("-P").arg(&file.0).env(FILE, &file.0);
-    }
-    strace.arg(std::env::current_exe().unwrap());
-    run(strace, scenario)
-}
-
-fn run(mut command: Command, scenario: &str) -> Outcome {
-    command.args(["--exact", "scenario", "--ignored", "--nocapture", "--test-threads=1"]);
-    let output = command.env(SCENARIO, scenario).output().unwrap_or_else(|error| {
-        panic!("cannot run {command:?}: {error}; these tests need Debian's package strace")
-    });
-    let text = String::from_utf8(output.stdout).unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let complaint = errors.lines().find(|line| {
-        // Of a path below /proc/self it only says that it looks for its target as well.
-        line.starts_with("strace:") && !line.contains("resolved into")
-    });
-    assert_eq!(complaint, None);
-    let said: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split_once("> "))
-        .map(|(_, rest)| rest.into())
-        .collect();
-    assert!(!said.is_empty(), "the scenario did not start: {text} {errors}");
-    Outcome { said, status: output.status }
-}
-
-fn say(what: impl AsRef<str>) {
-    println!("> {}", what.as_ref());
-}
-
-fn show<T: Debug>(result: Result<T>) -> String {
-    match result {
-        Ok(value) => format!("{value:?}"),
-        Err(Error { code, what, value }) => format!("{code:?}, {what}, {value}"),
-    }
-}
 
 fn path() -> CString {
     CString::new(std::env::var(FILE).unwrap()).unwrap()
@@ -116,11 +53,6 @@ fn scenario() {
         "write" => write(),
         "sync" => sync(),
         "discard" => discard(),
-        "memory" => memory(),
-        "limited" => limited(),
-        "spawn" => spawn(),
-        "overflow" => overflow(),
-        "meter" => say(format!("meter {}", show(ProcessMeter.resident_bytes().map(|_| "ok")))),
         other => panic!("no scenario {other}"),
     }
 }
@@ -143,7 +75,7 @@ fn read() {
 #[test]
 fn a_refused_direct_open_is_buffered() {
     let file = model_file("open-einval");
-    under_strace(&["openat:error=EINVAL:when=1"], Some(&file), "read").assert_said(&[
+    under_strace(&["openat:error=EINVAL:when=1"], Some(&file.0), "read").assert_said(&[
         "direct false then false",
         "read 65536",
         "wrong None",
@@ -171,7 +103,7 @@ fn buffered_reads_leave_nothing_in_the_page_cache() {
     let file = model_file("page-cache");
     std::fs::File::open(&file.0).unwrap().sync_all().unwrap();
     assert_eq!(cached_pages(&file.0), BLOCKS, "the test's own writing is cached");
-    under_strace(&["openat:error=EINVAL:when=1"], Some(&file), "read").assert_said(&[
+    under_strace(&["openat:error=EINVAL:when=1"], Some(&file.0), "read").assert_said(&[
         "direct false then false",
         "read 65536",
         "wrong None",
@@ -183,13 +115,13 @@ fn buffered_reads_leave_nothing_in_the_page_cache() {
 fn before_statx_tells_alignments_one_block_is_tried() {
     let file = model_file("no-statx");
     let no_statx = "statx:error=ENOSYS";
-    under_strace(&[no_statx], Some(&file), "read").assert_said(&[
+    under_strace(&[no_statx], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read 65536",
         "wrong None",
     ]);
     let refused = &[no_statx, "pread64:error=EINVAL:when=1"];
-    under_strace(refused, Some(&file), "read").assert_said(&[
+    under_strace(refused, Some(&file.0), "read").assert_said(&[
         "direct false then false",
         "read 65536",
         "wrong None",
@@ -199,19 +131,19 @@ fn before_statx_tells_alignments_one_block_is_tried() {
 #[test]
 fn a_refused_direct_read_turns_the_file_buffered() {
     let file = model_file("read-einval");
-    under_strace(&["pread64:error=EINVAL:when=1"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:error=EINVAL:when=1"], Some(&file.0), "read").assert_said(&[
         "direct true then false",
         "read 65536",
         "wrong None",
     ]);
     // A refusal that stays is an error, not a loop.
-    under_strace(&["pread64:error=EINVAL"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:error=EINVAL"], Some(&file.0), "read").assert_said(&[
         "direct true then false",
         "read Io, model file, 22",
         "wrong Some(0..65536)",
     ]);
     let stuck = &["pread64:error=EINVAL", "fcntl:error=EPERM"];
-    under_strace(stuck, Some(&file), "read").assert_said(&[
+    under_strace(stuck, Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read Io, model file, 1",
         "wrong Some(0..65536)",
@@ -223,13 +155,13 @@ fn interrupted_and_put_off_reads_are_repeated() {
     let file = model_file("read-eintr");
     for error in ["EINTR", "EAGAIN"] {
         let injection = format!("pread64:error={error}:when=1..20");
-        under_strace(&[&injection], Some(&file), "read").assert_said(&[
+        under_strace(&[&injection], Some(&file.0), "read").assert_said(&[
             "direct true then true",
             "read 65536",
             "wrong None",
         ]);
     }
-    under_strace(&["pread64:error=EAGAIN"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:error=EAGAIN"], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read Io, model file, 11",
         "wrong Some(0..65536)",
@@ -239,19 +171,19 @@ fn interrupted_and_put_off_reads_are_repeated() {
 #[test]
 fn failed_reads_carry_their_errno() {
     let file = model_file("read-eio");
-    under_strace(&["pread64:error=EIO"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:error=EIO"], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read Io, model file, 5",
         "wrong Some(0..65536)",
     ]);
-    under_strace(&["openat:error=EACCES"], Some(&file), "read")
+    under_strace(&["openat:error=EACCES"], Some(&file.0), "read")
         .assert_said(&["open Io, model file, 13"]);
-    under_strace(&["openat:error=EINTR:when=1..3"], Some(&file), "read").assert_said(&[
+    under_strace(&["openat:error=EINTR:when=1..3"], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read 65536",
         "wrong None",
     ]);
-    under_strace(&["newfstatat,fstat:error=EOVERFLOW"], Some(&file), "read")
+    under_strace(&["newfstatat,fstat:error=EOVERFLOW"], Some(&file.0), "read")
         .assert_said(&["open Io, model file, 75"]);
 }
 
@@ -261,36 +193,36 @@ fn failed_reads_carry_their_errno() {
 fn short_reads_go_on_where_they_stopped() {
     let file = model_file("read-short");
     let whole_blocks = &["pread64:retval=8192:when=1"];
-    under_strace(whole_blocks, Some(&file), "read").assert_said(&[
+    under_strace(whole_blocks, Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read 65536",
         "wrong Some(0..8192)",
     ]);
     // A direct read cannot go on inside a block: it takes the block again.
     let inside_a_block = &["pread64:retval=8209:when=1"];
-    under_strace(inside_a_block, Some(&file), "read").assert_said(&[
+    under_strace(inside_a_block, Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read 65536",
         "wrong Some(0..8192)",
     ]);
-    under_strace(&["pread64:retval=17:when=1..5"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:retval=17:when=1..5"], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read 65536",
         "wrong None",
     ]);
-    under_strace(&["pread64:retval=17"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:retval=17"], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read Io, model file, 0",
         "wrong Some(0..65536)",
     ]);
     let buffered = &["openat:error=EINVAL:when=1", "pread64:retval=17:when=1..5"];
-    under_strace(buffered, Some(&file), "read").assert_said(&[
+    under_strace(buffered, Some(&file.0), "read").assert_said(&[
         "direct false then false",
         "read 65536",
         "wrong Some(0..85)",
     ]);
     // Nothing more, where the length promises more: the file ends there.
-    under_strace(&["pread64:retval=0:when=1"], Some(&file), "read").assert_said(&[
+    under_strace(&["pread64:retval=0:when=1"], Some(&file.0), "read").assert_said(&[
         "direct true then true",
         "read 0",
         "wrong Some(0..65536)",
@@ -314,7 +246,7 @@ fn rows_survive_interruptions_and_short_reads_and_report_failures() {
         ("pread64:retval=0", "row ShortRead, model file row, 5000 wrong 100"),
         ("pread64:error=EIO", "row Io, model file row, 5 wrong 100"),
     ] {
-        under_strace(&[injection], Some(&file), "rows").assert_said(&[expected]);
+        under_strace(&[injection], Some(&file.0), "rows").assert_said(&[expected]);
     }
 }
 
@@ -334,7 +266,7 @@ fn write() {
 /// Writes under an injection; the range of the file that is not as written.
 fn write_with(name: &str, injections: &[&str], expected: &[&str]) -> Option<Range<usize>> {
     let file = ScratchFile::absent(name);
-    under_strace(injections, Some(&file), "write").assert_said(expected);
+    under_strace(injections, Some(&file.0), "write").assert_said(expected);
     difference(&std::fs::read(&file.0).unwrap(), &content())
 }
 
@@ -384,7 +316,7 @@ fn a_swap_file_that_cannot_be_locked_or_emptied_is_an_error() {
         ("openat:error=ENOSPC", "open NoSpace, swap file, 28"),
     ] {
         let file = ScratchFile::with("swap-open", b"kept");
-        under_strace(&[injection], Some(&file), "write").assert_said(&[expected]);
+        under_strace(&[injection], Some(&file.0), "write").assert_said(&[expected]);
         assert_eq!(std::fs::read(&file.0).unwrap(), b"kept");
     }
     // The directory's own sync, which is the only fsync of the scenario.
@@ -417,7 +349,7 @@ fn a_failed_sync_poisons_the_file_for_good() {
         let file = ScratchFile::absent("sync-fails");
         // Only the first sync fails: a second one, if it were made, would report success.
         let injection = format!("fdatasync:error={error}:when=1");
-        under_strace(&[&injection], Some(&file), "sync").assert_said(&[
+        under_strace(&[&injection], Some(&file.0), "sync").assert_said(&[
             &format!("sync SyncFailed, swap file, {number}"),
             "sync Poisoned, swap file, 0",
             "write Poisoned, swap file, 0",
@@ -431,8 +363,8 @@ fn a_failed_sync_poisons_the_file_for_good() {
 fn an_interrupted_sync_is_repeated_and_one_that_always_is_has_failed() {
     let file = ScratchFile::absent("sync-eintr");
     let good = &["sync ()", "sync ()", "write ()", "discard ()", "read 4096"];
-    under_strace(&["fdatasync:error=EINTR:when=1..3"], Some(&file), "sync").assert_said(good);
-    let outcome = under_strace(&["fdatasync:error=EINTR"], Some(&file), "sync");
+    under_strace(&["fdatasync:error=EINTR:when=1..3"], Some(&file.0), "sync").assert_said(good);
+    let outcome = under_strace(&["fdatasync:error=EINTR"], Some(&file.0), "sync");
     assert_eq!(outcome.said[..2], ["sync SyncFailed, swap file, 4", "sync Poisoned, swap file, 0"]);
 }
 
@@ -451,144 +383,9 @@ fn a_discard_that_the_file_system_lacks_is_no_error_and_others_are() {
         ("fallocate:error=EIO", "discard Io, discard, 5"),
     ] {
         let file = ScratchFile::absent("discard");
-        under_strace(&[injection], Some(&file), "discard").assert_said(&[expected]);
+        under_strace(&[injection], Some(&file.0), "discard").assert_said(&[expected]);
         let bytes = std::fs::read(&file.0).unwrap();
         let punched = bytes[4096..8192].iter().all(|byte| *byte == 0);
         assert_eq!(punched, injection.contains("EINTR"), "{injection}");
     }
-}
-
-/// Says by how much the process grew with a buffer of 3 MiB, and by how much when it was gone.
-fn memory() {
-    const BYTES: usize = 3 << 20;
-    let measure = || ProcessMeter.resident_bytes().unwrap() as i64;
-    measure();
-    let before = measure();
-    let region = match AnonymousMemory.allocate(Use::Kv, BYTES) {
-        Ok(region) => region,
-        Err(error) => {
-            say(format!("allocate {}", show::<()>(Err(error))));
-            return say(format!("left {}", (measure() - before) >> 16));
-        }
-    };
-    let grown = measure() - before;
-    // SAFETY: allocated above, and not used.
-    unsafe { AnonymousMemory.release(Use::Kv, region) };
-    say(format!("grown {} left {}", grown >> 16, (measure() - before) >> 16));
-}
-
-#[test]
-fn memory_is_resident_without_any_advice_and_gone_without_unmapping() {
-    for injections in [
-        &[][..],
-        // Kernels without huge pages and before 5.14: no advice is known.
-        &["madvise:error=EINVAL"],
-        &["madvise:error=EINTR:when=3..5"],
-        // Too many mappings to cut one more.
-        &["munmap:error=ENOMEM"],
-    ] {
-        under_strace(injections, None, "memory").assert_said(&["grown 48 left 0"]);
-    }
-}
-
-#[test]
-fn memory_that_cannot_be_had_is_out_of_memory_and_leaves_nothing() {
-    // The third advice of the buffer is the one that makes it resident.
-    for (error, number) in [("ENOMEM", 12), ("EFAULT", 14)] {
-        let injection = format!("madvise:error={error}:when=3");
-        let expected = format!("allocate OutOfMemory, shared buffer, {number}");
-        under_strace(&[&injection], None, "memory").assert_said(&[&expected, "left 0"]);
-    }
-}
-
-/// Asks for more than the address space may grow to.
-fn limited() {
-    const BYTES: usize = 1 << 30;
-    let limit = libc::rlimit { rlim_cur: BYTES as u64, rlim_max: BYTES as u64 };
-    // SAFETY: a limit that outlives the call.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
-    say(format!("buffer {}", show(AnonymousMemory.allocate(Use::Kv, BYTES))));
-    say(format!("small {}", show(AnonymousMemory.allocate(Use::Kv, 1 << 20).map(|_| "ok"))));
-    say(format!("arena {}", show(map_arena(BYTES))));
-    let spec = ThreadSpec { stack_bytes: BYTES, ..thread_spec() };
-    say(format!("thread {}", show(PosixThreads::new().spawn(spec, &Nothing))));
-}
-
-#[test]
-fn a_limited_address_space_is_out_of_memory() {
-    run(Command::new(std::env::current_exe().unwrap()), "limited").assert_said(&[
-        "buffer OutOfMemory, shared buffer, 12",
-        "small \"ok\"",
-        "arena OutOfMemory, arena, 12",
-        "thread OutOfMemory, thread stack, 12",
-    ]);
-}
-
-struct Nothing;
-
-impl Body for Nothing {
-    fn run(&self) {}
-}
-
-struct Deep;
-
-impl Body for Deep {
-    fn run(&self) {
-        fn dig(depth: u64) -> u64 {
-            let frame = std::hint::black_box([depth; 128]);
-            if depth == 0 { 0 } else { dig(depth - 1) + frame[(depth % 128) as usize] }
-        }
-        say(format!("deep {}", dig(48) > 0));
-        say(format!("deeper {}", dig(1 << 40) > 0));
-    }
-}
-
-fn thread_spec() -> ThreadSpec<'static> {
-    ThreadSpec { name: "mz-test", stack_bytes: 128 << 10, core: None }
-}
-
-/// More attempts than the table has room, so that a failure that kept its slot would show. Calls
-/// before the first spawn are counted too, so strace lets the first ones pass.
-fn spawn() {
-    let threads = PosixThreads::new();
-    let mut started = 0;
-    let mut last = Ok(());
-    for _ in 0..300 {
-        last = threads.spawn(thread_spec(), &Nothing).map(|thread| threads.join(thread));
-        started += u32::from(last.is_ok());
-    }
-    say(format!("some {} last {}", started > 0 && started < 100, show(last)));
-}
-
-#[test]
-fn a_thread_that_cannot_start_is_an_error_and_keeps_no_slot() {
-    for (injection, expected) in [
-        ("clone3,clone:error=EAGAIN:when=2+", "some true last OutOfMemory, thread, 11"),
-        ("clone3,clone:error=EPERM:when=2+", "some true last Io, thread, 1"),
-        ("mprotect:error=ENOMEM:when=40+", "some true last OutOfMemory, thread stack, 12"),
-    ] {
-        under_strace(&[injection], None, "spawn").assert_said(&[expected]);
-    }
-}
-
-fn overflow() {
-    let threads = PosixThreads::new();
-    let thread = threads.spawn(thread_spec(), &Deep).unwrap();
-    threads.join(thread);
-    say("came back");
-}
-
-#[test]
-fn a_stack_ends_at_its_guard_page() {
-    let outcome = run(Command::new(std::env::current_exe().unwrap()), "overflow");
-    assert_eq!(outcome.said, ["deep true"]);
-    assert_eq!(outcome.status.signal(), Some(libc::SIGSEGV));
-}
-
-#[test]
-fn a_meter_without_its_file_is_an_error() {
-    let rollup = ScratchFile("/proc/self/smaps_rollup".into());
-    let outcome = under_strace(&["openat:error=ENOENT"], Some(&rollup), "meter");
-    std::mem::forget(rollup);
-    outcome.assert_said(&["meter Io, /proc/self/smaps_rollup, 2"]);
 }

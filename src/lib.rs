@@ -33,7 +33,11 @@ pub mod error;
 pub mod infer;
 pub mod kernel;
 pub mod limits;
+pub mod policy;
 pub mod port;
+pub mod runtime;
+pub mod state;
+pub mod swap;
 pub mod sync;
 pub mod units;
 

@@ -87,7 +87,9 @@ mod tests {
     use std::vec::Vec;
 
     fn tensor(file_offset: u64, bytes: u64) -> TensorInfo<'static> {
-        TensorInfo { file_offset, bytes, ..TensorInfo::default() }
+        let mut tensor = TensorInfo::default();
+        (tensor.file_offset, tensor.bytes) = (file_offset, bytes);
+        tensor
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::port::buffers::{Exclusive, Lease};
-use crate::units::{ChunkId, LayerIndex};
+use crate::runtime::Runtime;
+use crate::units::{ChunkId, Kind, LayerIndex};
 
 /// Weights and KV chunks that may have to be waited for.
 ///
@@ -20,4 +21,22 @@ pub trait Memory: Sync {
 
     /// Takes a resident chunk to append tokens to it.
     fn kv_mut(&self, id: ChunkId) -> Result<Exclusive<'_>>;
+}
+
+impl Memory for Runtime {
+    fn weights(&self, layer: LayerIndex) -> Result<Lease<'_>> {
+        Runtime::weights(self, layer)
+    }
+
+    fn wait_kv(&self, layer: LayerIndex) -> Result<()> {
+        self.wait(layer, Kind::Kv)
+    }
+
+    fn kv(&self, id: ChunkId) -> Result<Lease<'_>> {
+        Runtime::kv(self, id)
+    }
+
+    fn kv_mut(&self, id: ChunkId) -> Result<Exclusive<'_>> {
+        Runtime::kv_mut(self, id)
+    }
 }

@@ -87,7 +87,7 @@ pub struct Model {
     /// Tensors of the head.
     pub head: Head,
     /// What each layer's unit is read from; the head's comes last.
-    pub units: &'static [WeightUnit],
+    pub units: &'static [WeightUnit<'static>],
     /// Embedding rows.
     pub embedding: Embedding,
     /// Angle per position of each rotary pair.
@@ -106,7 +106,7 @@ impl Model {
         }
         let (_, layout) = head_plan(gguf, &shape)?;
         sizer.slice::<Extent>(layout.extents().len())?;
-        sizer.slice::<WeightUnit>(usize::from(shape.layers) + 1)?;
+        sizer.slice::<WeightUnit<'static>>(usize::from(shape.layers) + 1)?;
         sizer.slice::<f32>(usize::from(shape.head_dim / 2))
     }
 
@@ -115,7 +115,7 @@ impl Model {
         let shape = Shape::read(gguf)?;
         check_names(gguf, &shape)?;
         let layers = arena.slice(shape.layers.into(), |_| Layer { tensors: [None; ROLES] })?;
-        let nothing = WeightUnit { extents: &[], buffer_bytes: 0 };
+        let nothing = WeightUnit { extents: &[] };
         let mut plans = [nothing; crate::limits::LAYERS_MAX as usize];
         for (index, layer) in (0..shape.layers).zip(layers.iter_mut()) {
             let (tensors, layout) = layer_plan(gguf, &shape, index)?;
@@ -138,9 +138,9 @@ impl Model {
     }
 }
 
-fn unit(layout: &Layout, arena: &mut Arena) -> Result<WeightUnit> {
+fn unit(layout: &Layout, arena: &mut Arena) -> Result<WeightUnit<'static>> {
     let extents = arena.slice(layout.extents().len(), |index| layout.extents()[index])?;
-    Ok(WeightUnit { extents, buffer_bytes: layout.buffer_bytes() })
+    Ok(WeightUnit { extents })
 }
 
 const EMBEDDING: &str = "token_embd.weight";

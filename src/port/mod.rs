@@ -9,6 +9,10 @@
 //! the port's own number in [`Error::value`](crate::Error).
 
 pub mod buffers;
+#[cfg(test)]
+pub mod heap;
+#[cfg(feature = "host")]
+pub mod linux;
 pub mod lock;
 pub mod parallel;
 
@@ -27,7 +31,8 @@ pub trait Storage: Sync {
     /// Writes all of `from` at `offset`, extending the file where needed. Alignment as for reads.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
 
-    /// Makes what was written durable. After one failure every later call fails too.
+    /// Makes what was written durable. After one failure every later sync, write and discard is
+    /// `Poisoned`; reads still work.
     fn sync(&self) -> Result<()>;
 
     /// Gives the bytes of a range back to the file system where it can; their content is then lost.
@@ -40,9 +45,9 @@ pub trait Storage: Sync {
     fn is_direct(&self) -> bool;
 }
 
-/// Reads small pieces of the model file: embedding rows, which are never kept.
+/// Small reads of any alignment: single rows of the embedding matrix, which are never kept.
 pub trait RowReader: Sync {
-    /// Fills `into` from `offset` on, at any alignment; `ShortRead` when the file ends first.
+    /// Fills `into` from `offset`; a file that ends first is `ShortRead`.
     fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 

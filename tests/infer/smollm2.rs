@@ -31,7 +31,7 @@ fn find() -> Option<PathBuf> {
 
 fn open(path: &Path, context: usize) -> Bench {
     let config = ComputeConfig { batch_tokens_max: 256, logit_rows_max: 1, workers_max: 2 };
-    Bench::open(path, context, MathKernels::best(), config)
+    Bench::open(path, context, MathKernels::select(mzcache::kernel::CpuFlags::detect()), config)
 }
 
 /// Computes the prompt, then each token that the oracle chose; the largest difference.

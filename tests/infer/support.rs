@@ -91,7 +91,7 @@ impl Resident {
         let mut arena = Arena::new(memory(&sizer)).unwrap();
         let buffers = Buffers::new(&mut arena, slots, &Heap).unwrap();
         for (slot, unit) in model.units.iter().enumerate() {
-            let bytes = unit.buffer_bytes as usize;
+            let bytes = unit.bytes() as usize;
             buffers.allocate(slot, Use::Weights, bytes, bytes).unwrap();
             let mut part = buffers.part(slot, 0).unwrap();
             for extent in unit.extents {

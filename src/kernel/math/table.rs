@@ -3,6 +3,7 @@
 use super::kind::WeightType;
 use super::tile::TileJob;
 use super::vector::Lanes8;
+use crate::kernel::CpuFlags;
 
 /// Instruction sets for which the loops are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,32 +34,22 @@ impl Isa {
         Isa::Neon,
     ];
 
-    /// Whether this CPU has it.
-    pub fn is_available(self) -> bool {
+    /// What the CPU must have for it.
+    pub const fn needs(self) -> CpuFlags {
         match self {
-            Isa::Portable => true,
+            Isa::Portable => CpuFlags::empty(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
-                std::is_x86_feature_detected!("avx2")
-                    && std::is_x86_feature_detected!("fma")
-                    && std::is_x86_feature_detected!("f16c")
-            }
+            Isa::Avx2 => CpuFlags::AVX2.union(CpuFlags::FMA).union(CpuFlags::F16C),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Isa::Avx2.is_available() && std::is_x86_feature_detected!("avx512f"),
+            Isa::Avx512 => Isa::Avx2.needs().union(CpuFlags::AVX512),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => true,
+            Isa::Neon => CpuFlags::NEON,
         }
     }
 
-    /// The best one that this CPU has.
-    pub fn best() -> Isa {
-        let mut best = Isa::Portable;
-        for isa in Isa::ALL {
-            if isa.is_available() {
-                best = *isa;
-            }
-        }
-        best
+    /// Whether this CPU has it.
+    pub fn is_available(self) -> bool {
+        CpuFlags::detect().contains(self.needs())
     }
 }
 
@@ -228,9 +219,11 @@ impl MathKernels {
         })
     }
 
-    /// The table for this CPU.
-    pub fn best() -> Self {
-        Self::new(Isa::best()).unwrap_or(portable::TABLE)
+    /// The best table that the flags allow and this CPU has.
+    pub fn select(flags: CpuFlags) -> Self {
+        let allowed = |isa: &&Isa| flags.contains(isa.needs());
+        let tables = Isa::ALL.iter().filter(allowed).filter_map(|isa| Self::new(*isa));
+        tables.last().unwrap_or(portable::TABLE)
     }
 
     /// Which instruction set it uses.

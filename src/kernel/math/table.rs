@@ -54,6 +54,7 @@ impl Isa {
 }
 
 type Dequantise = unsafe fn(WeightType, *const u8, *mut f32, usize);
+type DecodeDots = unsafe fn(WeightType, *const u8, *const f32, usize, *mut f32, usize);
 type Tile = unsafe fn(&TileJob);
 type Dots = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
 type DotsF16 = unsafe fn(*const u16, *const f32, usize, *mut f32, usize);
@@ -67,6 +68,7 @@ type Swiglu = unsafe fn(*mut f32, *const f32, usize);
 pub struct MathKernels {
     isa: Isa,
     dequantise: Dequantise,
+    decode_dots: DecodeDots,
     tile: Tile,
     dots: Dots,
     dots_f16: DotsF16,
@@ -86,6 +88,7 @@ macro_rules! instance {
             pub const TABLE: MathKernels = MathKernels {
                 isa: $isa,
                 dequantise,
+                decode_dots,
                 tile,
                 dots,
                 dots_f16,
@@ -98,6 +101,8 @@ macro_rules! instance {
             instance! { @functions $vector, $(#[$feature])*
                 dequantise(kind: WeightType, from: *const u8, to: *mut f32, blocks: usize) -> ()
                     = dequant::dequantise::<$vector>;
+                decode_dots(kind: WeightType, from: *const u8, x: *const f32, blocks: usize,
+                    y: *mut f32, rows: usize) -> () = dequant::decode_dots::<$vector>;
                 tile(job: &TileJob) -> () = tile::tile::<$vector, $rows, $registers>;
                 dots(w: *const f32, x: *const f32, depth: usize, y: *mut f32, rows: usize) -> ()
                     = rows::dots::<$vector>;
@@ -233,6 +238,17 @@ impl MathKernels {
         // SAFETY: both lengths are exactly `blocks` blocks (asserted); borrows exclude overlap; the
         // table was made for an instruction set that the CPU has (`new`).
         unsafe { (self.dequantise)(kind, bytes.as_ptr(), values.as_mut_ptr(), blocks) }
+    }
+
+    /// `y[row] = decoded row . x`: `bytes` holds exactly `y.len()` rows of `x.len()` values.
+    pub fn decode_dots(&self, kind: WeightType, bytes: &[u8], x: &[f32], y: &mut [f32]) {
+        let row_bytes = kind.bytes(x.len());
+        assert_eq!(row_bytes.and_then(|row| row.checked_mul(y.len())), Some(bytes.len()));
+        let blocks = x.len() / kind.block_values();
+        let (from, x, rows) = (bytes.as_ptr(), x.as_ptr(), y.len());
+        // SAFETY: lengths are exactly `rows` rows of `blocks` blocks (asserted); borrows exclude
+        // overlap; the CPU has the instruction set (`new`).
+        unsafe { (self.decode_dots)(kind, from, x, blocks, y.as_mut_ptr(), rows) }
     }
 
     /// `y[row][lane] (+)= sum of weight(row, d) * x[d][lane]` over panels of `width` lanes.

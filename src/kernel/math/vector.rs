@@ -9,7 +9,7 @@
 /// # Safety
 ///
 /// Every method: the CPU has the implementation's instruction set. Loads and stores: the pointer is
-/// valid for [`Vector::LANES`] elements; no alignment is needed.
+/// valid for [`Vector::LANES`] elements ([`Vector::splat_f16`]: for one); no alignment is needed.
 #[expect(clippy::missing_safety_doc, reason = "the trait states the contract of every method")]
 pub unsafe trait Vector: Copy {
     /// Lanes of one register; divides 16.
@@ -18,6 +18,10 @@ pub unsafe trait Vector: Copy {
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
+    /// Asks for the cache line of an address, which need not be valid.
+    unsafe fn prefetch(address: *const u8);
+    /// One half in every lane.
+    unsafe fn splat_f16(from: *const u16) -> Self;
     /// Halves, widened.
     unsafe fn load_f16(from: *const u16) -> Self;
     /// Upper halves of singles.
@@ -117,6 +121,15 @@ unsafe impl Vector for Lanes8 {
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: eight elements are writable (trait contract).
         unsafe { to.cast::<[f32; 8]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(_address: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const u16) -> Self {
+        // SAFETY: one element is readable (trait contract).
+        Lanes8([super::half::f32_of_f16(unsafe { from.read_unaligned() }); 8])
     }
 
     #[inline(always)]

@@ -31,6 +31,10 @@ unsafe impl Vector for Avx2 {
     registers! {
         splat(value: f32) -> Self = Avx2(_mm256_set1_ps(value));
         load(from: *const f32) -> Self = Avx2(_mm256_loadu_ps(from));
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        // Broadcast, then widened: inserting one half would wait for the register's old value.
+        splat_f16(from: *const u16) -> Self =
+            Avx2(_mm256_cvtph_ps(_mm_set1_epi16(from.read_unaligned().cast_signed())));
         load_f16(from: *const u16) -> Self = Avx2(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())));
         load_bf16(from: *const u16) -> Self = Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(
             _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))
@@ -93,6 +97,9 @@ unsafe impl Vector for Avx512 {
     registers! {
         splat(value: f32) -> Self = Avx512(_mm512_set1_ps(value));
         load(from: *const f32) -> Self = Avx512(_mm512_loadu_ps(from));
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        splat_f16(from: *const u16) -> Self =
+            Avx512(_mm512_cvtph_ps(_mm256_set1_epi16(from.read_unaligned().cast_signed())));
         load_f16(from: *const u16) -> Self =
             Avx512(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())));
         load_bf16(from: *const u16) -> Self = Avx512(_mm512_castsi512_ps(

@@ -11,7 +11,7 @@ use mzcache::port::linux::{
     RowFile, ThreadTeam, map_arena, unmap_arena,
 };
 use mzcache::port::{
-    Body, Clock, Meter, Park, Rows, SharedMemory, Storage, Team, ThreadSpec, Threads, Use,
+    Body, Clock, Meter, Park, RowReader, SharedMemory, Storage, Team, ThreadSpec, Threads, Use,
 };
 use mzcache::sync::{Counter, Word};
 use mzcache::units::Nanos;

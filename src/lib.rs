@@ -29,9 +29,15 @@ extern crate std;
 pub mod arena;
 pub mod codec;
 pub mod error;
+#[cfg(feature = "infer")]
+pub mod infer;
 pub mod kernel;
 pub mod limits;
+pub mod policy;
 pub mod port;
+pub mod runtime;
+pub mod state;
+pub mod swap;
 pub mod sync;
 pub mod units;
 

@@ -1,7 +1,7 @@
 //! Every atomic of the library, as small types that name their protocol. Nothing else uses
 //! `core::sync::atomic`, so that a model checker can replace this file.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A 32-bit word that threads can wait on through [`crate::port::Park`].
 #[derive(Debug, Default)]
@@ -47,6 +47,28 @@ impl Word {
     /// Address for the kernel's futex call.
     pub fn as_ptr(&self) -> *mut u32 {
         self.0.as_ptr()
+    }
+}
+
+/// A flag that is raised at most once and never lowered. What was written before it was raised is
+/// visible to whoever sees it raised.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// Not raised.
+    pub const fn new() -> Self {
+        Flag(AtomicBool::new(false))
+    }
+
+    /// Raises it.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was raised.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 }
 
@@ -168,6 +190,16 @@ impl Access {
         debug_assert!((Self::RESIDENT + 1..=Self::RESIDENT_MAX).contains(&before));
     }
 
+    /// Whether it is absent at this moment.
+    pub fn is_absent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::ABSENT
+    }
+
+    /// Whether it is resident at this moment, leased or not.
+    pub fn is_resident(&self) -> bool {
+        (Self::RESIDENT..=Self::RESIDENT_MAX).contains(&self.0.load(Ordering::Relaxed))
+    }
+
     /// Leases, or parts being filled, at this moment.
     pub fn users(&self) -> u32 {
         match self.0.load(Ordering::Relaxed) {
@@ -201,4 +233,13 @@ impl PartSet {
         let bit = 1u64 << (part & 63);
         part < u64::BITS && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
+
+    /// Gives a claim back; false when there was none.
+    pub fn unclaim(&self, part: u32) -> bool {
+        let bit = 1u64 << (part & 63);
+        part < u64::BITS && self.0.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,18 @@ number!(
     Nanos(u64)
 );
 
+number!(
+    /// A segment of the RAM swap.
+    SegmentIndex(u16)
+);
+
+impl SegmentIndex {
+    /// As a slice index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl LayerIndex {
     /// As a slice index.
     pub const fn index(self) -> usize {
@@ -142,6 +154,58 @@ impl KvShape {
     /// Bytes of one F16 chunk: K block, then V block, each `[kv_head][256 tokens][head_dim]`.
     pub const fn chunk_bytes(self) -> usize {
         self.block_values() * 2 * 2
+    }
+}
+
+/// Where a packed chunk lies in the RAM swap. It stays valid, and in place, until it is freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RamRecord {
+    /// The segment that holds it.
+    pub segment: SegmentIndex,
+    /// How often the segment had been released before, so that a stale record is recognised.
+    pub generation: u16,
+    /// First byte in the segment, a multiple of 64.
+    pub offset: u32,
+    /// Bytes, as asked for.
+    pub bytes: u32,
+}
+
+const _: () = assert!(size_of::<RamRecord>() == 12);
+
+/// What a slot of the swap file holds, as its write said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlashRecord {
+    /// Bytes of the chunk or of the packed chunk; the transfer is rounded up to
+    /// [`crate::limits::IO_ALIGN`].
+    pub bytes: u32,
+    /// CRC-32C of the whole transfer, padding included.
+    pub crc: u32,
+    /// Packed by the codec, or the raw F16 chunk.
+    pub packed: bool,
+}
+
+/// A page-aligned window of the model file, and where it lies in its weight unit's buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Bytes; the last window of a file may pass its end.
+    pub bytes: u64,
+    /// First byte in the unit's buffer.
+    pub buffer_offset: u64,
+}
+
+/// One weight unit: windows of the model file, one after another in its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightUnit<'a> {
+    /// In buffer order, without gaps.
+    pub extents: &'a [Extent],
+}
+
+impl WeightUnit<'_> {
+    /// Size of the unit's buffer.
+    pub fn bytes(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.bytes).fold(0, u64::saturating_add)
     }
 }
 

@@ -1,8 +1,73 @@
 //! The one SIMD seam: a table of typed functions, chosen once at open and owned by the handle.
 //!
-//! `portable` is the oracle of all others. Typed wrappers check lengths; only then is anything
-//! unsafe called. There is no global state: two handles may use different tables.
+//! `portable` is the oracle of all others: each entry gives its result to the bit, so that a chunk
+//! packed on one machine unpacks alike on every other. `typed` holds the entries, which check
+//! lengths; only then is anything unsafe called. `cpu` says what the machine can do. `x86_64` and
+//! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. There is no global state:
+//! two handles may use different tables.
+//!
+//! Rounding is to nearest with ties to even, and subnormals are not flushed: the floating-point
+//! control word must be as the system sets it up.
+
+pub mod cpu;
+pub mod portable;
+mod typed;
+
+#[cfg_attr(all(target_arch = "x86_64", target_feature = "sse2"), path = "x86_64.rs")]
+#[cfg_attr(all(target_arch = "aarch64", target_feature = "neon"), path = "aarch64.rs")]
+#[cfg_attr(
+    not(any(
+        all(target_arch = "x86_64", target_feature = "sse2"),
+        all(target_arch = "aarch64", target_feature = "neon")
+    )),
+    path = "no_arch.rs"
+)]
+mod arch;
+
+#[cfg(test)]
+#[path = "../../tests/kernel_support/mod.rs"]
+pub(crate) mod support;
+#[cfg(test)]
+mod tests;
+
+pub use cpu::CpuFlags;
+pub use typed::{Crc32c, F16ToF32, F32ToF16, Q8_GROUP, Q8Pack, Q8Unpack};
+
+#[cfg(feature = "infer")]
+pub mod math;
 
 /// The chosen functions.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernels {}
+pub struct Kernels {
+    /// Checksum of everything that leaves memory.
+    pub crc32c: Crc32c,
+    /// F16 bit patterns to F32.
+    pub f16_to_f32: F16ToF32,
+    /// F32 to F16 bit patterns.
+    pub f32_to_f16: F32ToF16,
+    /// F16 rows to 8-bit codes.
+    pub q8_pack: Q8Pack,
+    /// 8-bit codes to F16 rows.
+    pub q8_unpack: Q8Unpack,
+}
+
+impl Kernels {
+    /// Plain Rust only.
+    pub const fn portable() -> Kernels {
+        const ISA: &str = "portable";
+        Kernels {
+            crc32c: Crc32c { isa: ISA, run: portable::crc32c },
+            f16_to_f32: F16ToF32 { isa: ISA, run: portable::f16_to_f32 },
+            f32_to_f16: F32ToF16 { isa: ISA, run: portable::f32_to_f16 },
+            q8_pack: Q8Pack { isa: ISA, run: portable::q8_pack },
+            q8_unpack: Q8Unpack { isa: ISA, run: portable::q8_unpack },
+        }
+    }
+
+    /// The fastest functions that the flags allow. The flags are a promise: they come from
+    /// [`CpuFlags::detect`] or [`CpuFlags::from_hwcap`] on this very machine, possibly masked. With
+    /// others a call may end in an illegal instruction.
+    pub const fn select(flags: CpuFlags) -> Kernels {
+        arch::improve(Kernels::portable(), flags)
+    }
+}

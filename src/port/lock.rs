@@ -1,11 +1,12 @@
-//! The handle's lock: a mutex on one [`Word`], waiting through the [`Park`] port.
+//! A mutex on one [`Word`], waiting through the [`Park`] port.
 //!
-//! Held for table updates only, never across I/O. Fair enough for a handful of workers; poisoning
-//! does not exist because nothing panics under it.
+//! The handle's lock is one: held for table updates only, never across I/O. Fair enough for a
+//! handful of workers; poisoning does not exist because nothing panics under it.
 
 use super::Park;
 use crate::sync::Word;
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 const FREE: u32 = 0;
@@ -36,13 +37,15 @@ impl<T> Lock<T> {
                 self.park.wait(&self.word, CONTENDED, None);
             }
         }
-        Guard { lock: self }
+        Guard { lock: self, value: PhantomData }
     }
 }
 
 /// Access to a locked value until it is dropped.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// A shared guard shares the value, so it needs a T that may be shared; the lock does not.
+    value: PhantomData<&'a mut T>,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -68,3 +71,6 @@ impl<T> Drop for Guard<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,13 +3,18 @@
 //! The library calls nothing of the operating system except through these. `linux` (feature
 //! `host`) holds the real bodies; the simulator and firmware bring others. [`buffers`] owns the
 //! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
-//! handle's lock.
+//! handle's lock. [`parallel`] shares mutable work out to a team.
 //!
 //! Contracts common to all: methods may be called from any thread; none panics; an error carries
 //! the port's own number in [`Error::value`](crate::Error).
 
 pub mod buffers;
+#[cfg(test)]
+pub mod heap;
+#[cfg(feature = "host")]
+pub mod linux;
 pub mod lock;
+pub mod parallel;
 
 use crate::error::Result;
 use crate::sync::Word;
@@ -26,7 +31,8 @@ pub trait Storage: Sync {
     /// Writes all of `from` at `offset`, extending the file where needed. Alignment as for reads.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
 
-    /// Makes what was written durable. After one failure every later call fails too.
+    /// Makes what was written durable. After one failure every later sync, write and discard is
+    /// `Poisoned`; reads still work.
     fn sync(&self) -> Result<()>;
 
     /// Gives the bytes of a range back to the file system where it can; their content is then lost.
@@ -37,6 +43,12 @@ pub trait Storage: Sync {
 
     /// Whether transfers bypass the page cache. False after a fall-back to buffered I/O.
     fn is_direct(&self) -> bool;
+}
+
+/// Small reads of any alignment: single rows of the embedding matrix, which are never kept.
+pub trait RowReader: Sync {
+    /// Fills `into` from `offset`; a file that ends first is `ShortRead`.
+    fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
 /// What a shared buffer will hold; a port may place the kinds differently.

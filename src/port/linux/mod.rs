@@ -1,0 +1,41 @@
+//! The ports' real bodies on Linux and Android, over libc, memmap2 and core_affinity.
+//!
+//! Owns every system call of the library. Nothing here allocates on the Rust heap after open:
+//! memory comes from mmap, tables are fixed arrays, scratch is on the stack. Nothing here decides
+//! anything either; each body does what its trait in [`super`] promises and reports the errno.
+//!
+//! [`File`] and [`RowFile`] read and write files, [`MappedFile`] shows a file's header at open,
+//! [`AnonymousMemory`] hands out shared buffers, [`map_arena`] the caller's one piece of memory,
+//! [`ProcessMeter`] measures, [`MonotonicClock`] tells the time, [`FutexPark`] waits,
+//! [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks and joins on them.
+//! [`HostPorts`] is the usual set.
+
+mod arena;
+mod clock;
+mod errno;
+mod file;
+mod host;
+mod hwcap;
+mod mapped;
+mod memory;
+mod meter;
+mod open;
+mod pages;
+mod park;
+mod rows;
+mod team;
+mod threads;
+mod transfer;
+
+pub use arena::{map_arena, unmap_arena};
+pub use clock::MonotonicClock;
+pub use file::File;
+pub use host::{HostPorts, host_cpu};
+pub use hwcap::{HardwareCaps, hardware_caps};
+pub use mapped::MappedFile;
+pub use memory::AnonymousMemory;
+pub use meter::{ProcessMeter, ResidentBytes};
+pub use park::FutexPark;
+pub use rows::RowFile;
+pub use team::{TEAM_STACK_BYTES, ThreadTeam};
+pub use threads::{PosixThreads, THREADS_MAX};

@@ -1,0 +1,198 @@
+//! What a runtime is made for, and how much memory that takes.
+
+use super::open::place_sizes;
+use super::weights;
+use crate::arena::Sizer;
+use crate::codec::{self, Geometry};
+use crate::error::{Code, Error, Result};
+use crate::kernel::CpuFlags;
+use crate::limits::{
+    CHUNK_TOKENS, EXTENTS_PER_UNIT_MAX, HEAD_DIM_MAX, HEAD_DIM_MIN, IO_ALIGN, KV_HEADS_MAX,
+    LAYERS_MAX, SEGMENTS_MAX, WORKERS_MAX,
+};
+use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
+use crate::state::Roles;
+use crate::swap::file::Slots;
+use crate::swap::record::Layout;
+use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount, WeightUnit};
+
+/// One worker thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// What it may be given.
+    pub roles: Roles,
+    /// The core it runs on, or any.
+    pub core: Option<u16>,
+}
+
+/// What the integrator chooses.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Longest context, in tokens.
+    pub context_tokens_max: TokenCount,
+    /// How chunks are packed.
+    pub codec: CodecId,
+    /// Measured rates of this device.
+    pub profile: Profile,
+    /// Which units leave first.
+    pub order: Order,
+    /// Algorithm 1, or the baseline.
+    pub scheme: Scheme,
+    /// Worker threads; none means inline. Together they must have all roles.
+    pub workers: &'a [Worker],
+    /// Stack of each worker thread, in bytes.
+    pub stack_bytes: usize,
+    /// Whether chunks may go to a swap file; the ports must then have one.
+    pub swap_file: bool,
+    /// Size of one segment of the RAM swap, in bytes; at least one packed chunk.
+    pub segment_bytes: u32,
+    /// Processor features that kernels may use.
+    pub cpu: CpuFlags,
+}
+
+impl Default for Options<'_> {
+    /// The paper's choices, 8,192 tokens, a swap file, no worker threads, portable kernels.
+    fn default() -> Self {
+        Options {
+            context_tokens_max: TokenCount::new(8192),
+            codec: CodecId::Q8,
+            profile: Profile::DEFAULT,
+            order: Order::BackwardOut,
+            scheme: Scheme::Hybrid,
+            workers: &[],
+            // Several times what the deepest codec needs.
+            stack_bytes: 256 << 10,
+            swap_file: true,
+            // Small enough that the last one wastes little.
+            segment_bytes: 4 << 20,
+            cpu: CpuFlags::empty(),
+        }
+    }
+}
+
+/// What a runtime is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'a> {
+    /// Shape of the KV cache.
+    pub shape: KvShape,
+    /// The weight units in order: transformer layers, then the output head.
+    pub weights: &'a [WeightUnit<'a>],
+    /// What the integrator chooses.
+    pub options: Options<'a>,
+}
+
+impl Config<'_> {
+    pub(super) fn columns_max(&self) -> Result<u16> {
+        u16::try_from(self.options.context_tokens_max.chunks()).map_err(|_| {
+            Error::new(Code::LimitExceeded, "context tokens")
+                .with(self.options.context_tokens_max.get())
+        })
+    }
+
+    /// Geometry of a full chunk, for sizes.
+    fn full_chunk(&self) -> Geometry {
+        Geometry { shape: self.shape, id: ChunkId::default(), tokens: CHUNK_TOKENS }
+    }
+
+    pub(super) fn packed_bytes_max(&self) -> usize {
+        codec::codec(self.options.codec).packed_bytes_max(&self.full_chunk())
+    }
+
+    /// Bytes of a slot in the swap file, and of a worker's scratch: a chunk, raw or packed.
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.shape.chunk_bytes().max(self.packed_bytes_max()).next_multiple_of(IO_ALIGN)
+    }
+
+    pub(super) fn slots(&self) -> Result<Slots> {
+        let bytes = self.slot_bytes();
+        let slot_bytes = u32::try_from(bytes)
+            .map_err(|_| Error::new(Code::LimitExceeded, "chunk bytes").with(bytes))?;
+        Ok(Slots { layers: self.shape.layers, chunks: self.columns_max()?, slot_bytes })
+    }
+
+    /// The RAM swap behind the units' buffers: room for every chunk packed, and for one open
+    /// segment per worker.
+    pub(super) fn layout(&self) -> Result<Layout> {
+        let per_segment = (self.options.segment_bytes as usize / self.packed_bytes_max()).max(1);
+        let chunks = usize::from(self.shape.layers) * usize::from(self.columns_max()?);
+        let segments = chunks.div_ceil(per_segment) + self.options.workers.len() + 1;
+        Ok(Layout {
+            first_slot: self.weights.len() + chunks,
+            segments: u16::try_from(segments).unwrap_or(SEGMENTS_MAX).min(SEGMENTS_MAX),
+            segment_bytes: self.options.segment_bytes,
+        })
+    }
+
+    /// Per-unit times and threshold of this configuration.
+    pub(super) fn plan(&self) -> Plan {
+        let unpackers =
+            self.options.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
+        let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
+        let times = Times::new(
+            &self.options.profile,
+            &Setup {
+                codec: self.options.codec,
+                chunk_bytes,
+                packed_bytes: ByteCount::new(self.packed_bytes_usual() as u64),
+                stored_bytes: chunk_bytes,
+                unpackers: u16::try_from(unpackers.count()).unwrap_or(u16::MAX),
+                ram_is_open: true,
+                flash_is_open: self.options.swap_file,
+            },
+        );
+        let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
+        Plan { scheme: self.options.scheme, threshold: policy::threshold(&times, sizes), times }
+    }
+
+    /// What a full chunk of ordinary values packs to.
+    fn packed_bytes_usual(&self) -> usize {
+        codec::codec(self.options.codec).packed_bytes_usual(&self.full_chunk())
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        let limit = |what, value: usize| Err(Error::new(Code::LimitExceeded, what).with(value));
+        let KvShape { layers, kv_heads, head_dim } = self.shape;
+        if !(HEAD_DIM_MIN..=HEAD_DIM_MAX).contains(&head_dim) || !head_dim.is_multiple_of(8) {
+            return limit("head size", usize::from(head_dim));
+        }
+        if kv_heads == 0 || kv_heads > KV_HEADS_MAX {
+            return limit("KV heads", usize::from(kv_heads));
+        }
+        if layers == 0 || layers > LAYERS_MAX {
+            return limit("KV layers", usize::from(layers));
+        }
+        if self.options.workers.len() > WORKERS_MAX {
+            return limit("workers", self.options.workers.len());
+        }
+        let roles =
+            self.options.workers.iter().fold(Roles::empty(), |all, worker| all | worker.roles);
+        if !self.options.workers.is_empty() && roles != Roles::all() {
+            return Err(Error::new(Code::InvalidArgument, "workers: a role is missing"));
+        }
+        if (self.options.segment_bytes as usize) < self.packed_bytes_max() {
+            return Err(
+                Error::new(Code::InvalidArgument, "segment_bytes").with(self.options.segment_bytes)
+            );
+        }
+        for unit in self.weights {
+            if unit.extents.len() > EXTENTS_PER_UNIT_MAX {
+                return limit("extents of a weight unit", unit.extents.len());
+            }
+            weights::validate(unit)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds what [`super::Runtime::place`] places.
+pub fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+    config.validate()?;
+    place_sizes(sizer, config)
+}
+
+/// Bytes of memory that [`super::Runtime::open`] needs for this configuration, at any alignment.
+pub fn required_bytes(config: &Config<'_>) -> Result<usize> {
+    let mut sizer = Sizer::new();
+    size(&mut sizer, config)?;
+    sizer.required()
+}

@@ -1,0 +1,145 @@
+//! `evict(bytes, deadline)`: frees memory and says truly how much.
+
+use super::Runtime;
+use super::open::Shared;
+use crate::error::{Code, Error, Result};
+use crate::policy::Scheme;
+use crate::state::{Event, EvictReport, Paths, Stop};
+use crate::units::{ByteCount, Nanos};
+
+/// What an eviction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What the state machine booked.
+    pub booked: EvictReport,
+    /// By how much the process's measured memory fell; `None` without a meter. Other threads'
+    /// allocations count too, so it may be negative.
+    pub measured: Option<i64>,
+    /// How long it took.
+    pub elapsed: Nanos,
+}
+
+impl Runtime {
+    /// Frees at least `bytes` of shared buffers and RAM swap, or says how much could be freed and
+    /// why no more. Ends soon after `deadline` (a duration from now) in a consistent state: a unit
+    /// that a worker has at that moment is finished, no other is begun. A restore under way is
+    /// cancelled; units that compute leases stay.
+    pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
+        self.shared.evict(bytes, deadline, Paths::BOTH, self.shared.scheme)
+    }
+
+    /// As [`Runtime::evict`], with ways out of memory closed to chunks, or by another scheme.
+    pub fn evict_by(
+        &self,
+        bytes: ByteCount,
+        deadline: Option<Nanos>,
+        paths: Paths,
+        scheme: Scheme,
+    ) -> Result<Report> {
+        self.shared.evict(bytes, deadline, paths, scheme)
+    }
+
+    /// A handle with which another thread frees memory while compute has the runtime.
+    pub fn evictor(&self) -> Evictor {
+        Evictor { shared: self.shared }
+    }
+}
+
+/// Frees memory from any thread, at any moment of a pass. Outlives its runtime harmlessly: every
+/// call then answers `BadState`.
+#[derive(Clone, Copy)]
+pub struct Evictor {
+    shared: &'static Shared,
+}
+
+impl Evictor {
+    /// As [`Runtime::evict`].
+    pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
+        self.shared.guests.increment();
+        let result = match self.shared.closing.load() {
+            0 => self.shared.evict(bytes, deadline, Paths::BOTH, self.shared.scheme),
+            _ => Err(Error::new(Code::BadState, "runtime is closed")),
+        };
+        self.shared.guests.decrement();
+        self.shared.ports.park.wake_all(&self.shared.guests);
+        result
+    }
+}
+
+impl Shared {
+    /// One caller at a time, so that each gets its own report.
+    fn evict(
+        &self,
+        bytes: ByteCount,
+        deadline: Option<Nanos>,
+        paths: Paths,
+        scheme: Scheme,
+    ) -> Result<Report> {
+        if !self.evicting.replace(0, 1) {
+            return Err(Error::new(Code::BadState, "evict: another eviction is running"));
+        }
+        let result = self.evict_alone(Event::Evict { bytes, paths, scheme }, deadline);
+        self.evicting.store(0);
+        result
+    }
+
+    fn evict_alone(&self, eviction: Event, deadline: Option<Nanos>) -> Result<Report> {
+        let start = self.ports.clock.now();
+        let measured_before = self.measured();
+        self.event(eviction)?;
+        let mut stopped = false;
+        let booked = loop {
+            let seen = self.work.load();
+            if let Some(report) = self.core.lock().machine.take_evicted() {
+                break report;
+            }
+            let left = deadline.map(|deadline| remaining(start, deadline, self.ports.clock.now()));
+            if left == Some(Nanos::new(0)) && !stopped {
+                stopped = true;
+                // The eviction may have ended since it was looked at; then there is a report.
+                let _ = self.event(Event::StopEvict(Stop::Deadline));
+                continue;
+            }
+            self.pass_time(seen, left.filter(|_| !stopped));
+        };
+        self.release_idle_segments();
+        Ok(Report {
+            booked,
+            measured: measured_before.and_then(|before| Some(before - self.measured()?)),
+            elapsed: self.ports.clock.now().since(start),
+        })
+    }
+
+    /// Segments that were allocated for a record that then went elsewhere.
+    fn release_idle_segments(&self) {
+        loop {
+            let idle = self.core.lock().stack.take_idle();
+            if idle.is_none() {
+                return;
+            }
+            self.release_segment(idle);
+        }
+    }
+
+    fn measured(&self) -> Option<i64> {
+        let bytes = self.ports.meter?.resident_bytes().ok()?;
+        i64::try_from(bytes).ok()
+    }
+
+    /// Ends evictions that other threads run, and waits until they have returned.
+    pub(super) fn see_guests_off(&self) {
+        loop {
+            let guests = self.guests.load();
+            if guests == 0 {
+                return;
+            }
+            // None may be running at this moment.
+            let _ = self.event(Event::StopEvict(Stop::Cancelled));
+            self.ports.park.wait(&self.guests, guests, Some(Nanos::new(1_000_000)));
+        }
+    }
+}
+
+fn remaining(start: Nanos, deadline: Nanos, now: Nanos) -> Nanos {
+    Nanos::new(deadline.get().saturating_sub(now.since(start).get()))
+}

@@ -1,0 +1,93 @@
+//! Gates: "layer l's weights (or KV) are ready".
+
+use super::Runtime;
+use super::open::Shared;
+use crate::arena::{Arena, Sizer};
+use crate::error::{Code, Error, Result};
+use crate::port::Park;
+use crate::sync::Word;
+use crate::units::{Kind, LayerIndex};
+
+/// Being brought back: wait.
+const CLOSED: u32 = 0;
+/// Ready.
+const OPEN: u32 = 1;
+/// Not in memory, and nobody is bringing it back.
+const OFF: u32 = 2;
+
+/// All gates.
+pub(super) struct Gates {
+    words: &'static [[Word; 2]],
+}
+
+impl Gates {
+    pub(super) fn size(sizer: &mut Sizer, layers: usize) -> Result<()> {
+        sizer.slice::<[Word; 2]>(layers)
+    }
+
+    pub(super) fn new(arena: &mut Arena, layers: usize) -> Result<Self> {
+        Ok(Gates { words: arena.slice(layers, |_| [Word::new(OFF), Word::new(OFF)])? })
+    }
+
+    fn word(&self, layer: LayerIndex, kind: Kind) -> Option<&Word> {
+        let pair = self.words.get(layer.index())?;
+        Some(match kind {
+            Kind::Weights => &pair[0],
+            Kind::Kv => &pair[1],
+        })
+    }
+
+    /// Sets a gate and wakes those who wait at it.
+    pub(super) fn set(
+        &self,
+        layer: LayerIndex,
+        kind: Kind,
+        ready: bool,
+        restoring: bool,
+        park: &dyn Park,
+    ) {
+        let value = match (ready, restoring) {
+            (true, _) => OPEN,
+            (false, true) => CLOSED,
+            (false, false) => OFF,
+        };
+        let Some(word) = self.word(layer, kind) else { return };
+        if word.swap(value) != value && value != CLOSED {
+            park.wake_all(word);
+        }
+    }
+}
+
+impl Runtime {
+    /// Whether a gate is open now.
+    pub fn is_open(&self, layer: LayerIndex, kind: Kind) -> bool {
+        self.shared.gates.word(layer, kind).is_some_and(|word| word.load() == OPEN)
+    }
+
+    /// Waits until a gate opens. An error says why it will not: the restore failed, was cancelled,
+    /// or was never begun. Inline, the caller executes the restore's actions meanwhile.
+    pub fn wait(&self, layer: LayerIndex, kind: Kind) -> Result<()> {
+        let shared: &Shared = self.shared;
+        let Some(word) = shared.gates.word(layer, kind) else {
+            return Err(Error::new(Code::InvalidArgument, "layer").with(layer.get()));
+        };
+        loop {
+            match word.load() {
+                OPEN => return Ok(()),
+                OFF => return Err(self.why_off(layer)),
+                _ if self.is_inline() => {
+                    if !self.poll() {
+                        return Err(Error::new(Code::BadState, "gate: no action leads there"));
+                    }
+                }
+                _ => shared.ports.park.wait(word, CLOSED, None),
+            }
+        }
+    }
+
+    fn why_off(&self, layer: LayerIndex) -> Error {
+        let core = self.shared.core.lock();
+        let evicted = Error::new(Code::Cancelled, "layer was evicted").with(layer.get());
+        core.restore_error.unwrap_or(evicted)
+    }
+}

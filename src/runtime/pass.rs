@@ -1,0 +1,178 @@
+//! What compute uses: a pass begins, takes leases layer by layer, and commits.
+
+use super::Runtime;
+use super::open::Shared;
+use crate::error::{Code, Error, Result};
+use crate::port::buffers::{Exclusive, Lease};
+use crate::state::{Event, Stop, Tally};
+use crate::swap::file::FileStats;
+use crate::swap::stack::StackStats;
+use crate::units::{ChunkId, Kind, LayerIndex, TokenCount, Unit};
+
+/// Numbers for people and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Tokens in the context.
+    pub tokens: TokenCount,
+    /// Sums over all units.
+    pub tally: Tally,
+    /// The RAM swap.
+    pub ram: StackStats,
+    /// The swap file, if there is one.
+    pub flash: Option<FileStats>,
+    /// Bytes that the memory port gave and has not got back, segments included.
+    pub allocated_bytes: u64,
+    /// Whether the model file is read past the page cache.
+    pub model_is_direct: bool,
+    /// The same for the swap file.
+    pub swap_is_direct: Option<bool>,
+}
+
+impl Runtime {
+    /// Begins a pass after which the context may have up to `tokens`: adds chunks for them and
+    /// begins to restore whatever is not in memory. Compute follows through [`Runtime::wait`]. An
+    /// eviction that is running is stopped first.
+    pub fn begin_pass(&self, tokens: TokenCount) -> Result<()> {
+        self.when_idle(Event::Restore(tokens))
+    }
+
+    /// Brings everything back and returns when it is there.
+    pub fn restore(&self) -> Result<()> {
+        self.begin_pass(self.tokens())?;
+        self.finish_restore()
+    }
+
+    /// Waits until the running restore ends, if there is one.
+    pub fn finish_restore(&self) -> Result<()> {
+        self.wait_idle();
+        let core = self.shared.core.lock();
+        match core.restore_error {
+            Some(error) => Err(error),
+            None if core.machine.tally().missing > 0 => {
+                Err(Error::new(Code::Cancelled, "restore: units were evicted since"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Stops a restore: each unit is then as it was before, or fully restored.
+    pub fn cancel_restore(&self) -> Result<()> {
+        self.shared.event(Event::Cancel)?;
+        self.wait_idle();
+        Ok(())
+    }
+
+    /// Compute wrote K and V of all tokens below `tokens` in every layer. `Cancelled` when chunks
+    /// it wrote to were evicted meanwhile: the context is as before the pass, run it again.
+    pub fn commit(&self, tokens: TokenCount) -> Result<()> {
+        self.shared.event(Event::Commit(tokens))
+    }
+
+    /// Cuts the context. Chunks beyond its new end are given up.
+    pub fn truncate(&self, tokens: TokenCount) -> Result<()> {
+        self.when_idle(Event::Truncate(tokens))?;
+        self.wait_idle();
+        Ok(())
+    }
+
+    /// Tokens in the context.
+    pub fn tokens(&self) -> TokenCount {
+        self.shared.core.lock().machine.tokens()
+    }
+
+    /// The first token of a chunk that the storage lost, if that happened: truncate to it and
+    /// compute the rest again.
+    pub fn lost(&self) -> Option<TokenCount> {
+        self.shared.core.lock().machine.lost().map(TokenCount::new)
+    }
+
+    /// Waits at the gate of a weight unit and leases it.
+    pub fn weights(&self, layer: LayerIndex) -> Result<Lease<'_>> {
+        self.wait(layer, Kind::Weights)?;
+        self.shared.used(layer)?;
+        let slot = self.shared.slot(Unit::Weights(layer));
+        self.shared.buffers.lease(slot).map_err(evicted)
+    }
+
+    /// Leases a chunk. Wait at the layer's gate before.
+    pub fn kv(&self, id: ChunkId) -> Result<Lease<'_>> {
+        self.shared.buffers.lease(self.shared.kv_slot(id)?).map_err(evicted)
+    }
+
+    /// Takes a chunk to write new tokens to it. Wait at the layer's gate before.
+    pub fn kv_mut(&self, id: ChunkId) -> Result<Exclusive<'_>> {
+        self.shared.buffers.lock(self.shared.kv_slot(id)?).map_err(evicted)
+    }
+
+    /// Numbers for people and reports.
+    pub fn stats(&self) -> Stats {
+        let core = self.shared.core.lock();
+        Stats {
+            tokens: core.machine.tokens(),
+            tally: *core.machine.tally(),
+            ram: core.stack.stats(),
+            flash: self.shared.swap.as_ref().map(|swap| swap.stats()),
+            allocated_bytes: self.shared.buffers.allocated_bytes(),
+            model_is_direct: self.shared.ports.model.is_direct(),
+            swap_is_direct: self.shared.ports.swap.map(|swap| swap.is_direct()),
+        }
+    }
+
+    /// Recounts all books; an error names the first relation that does not hold.
+    pub fn check(&self) -> Result<()> {
+        let mut core = self.shared.core.lock();
+        core.machine.check()?;
+        core.stack.check()
+    }
+
+    /// Brings an event that needs an idle machine: stops an eviction that is running, lets a
+    /// restore run to its end.
+    fn when_idle(&self, event: Event) -> Result<()> {
+        loop {
+            if self.shared.core.lock().machine.is_evicting() {
+                // It may have ended since it was looked at; that is as good.
+                let _ = self.shared.event(Event::StopEvict(Stop::Cancelled));
+            }
+            self.wait_idle();
+            match self.shared.event(event) {
+                // Another eviction came in between.
+                Err(error) if error.code == Code::BadState => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn wait_idle(&self) {
+        loop {
+            let seen = self.shared.work.load();
+            if self.shared.core.lock().machine.is_idle() {
+                return;
+            }
+            self.shared.pass_time(seen, None);
+        }
+    }
+}
+
+/// A unit that is leased exclusively or absent after its gate was open was taken by an eviction.
+fn evicted(error: Error) -> Error {
+    Error { code: Code::Cancelled, ..error }
+}
+
+impl Shared {
+    fn kv_slot(&self, id: ChunkId) -> Result<usize> {
+        let core = self.core.lock();
+        match core.machine.chunk(id) {
+            Some(_) => Ok(self.slot(Unit::Kv(id))),
+            None => Err(Error::new(Code::InvalidArgument, "chunk").with(id.chunk.get())),
+        }
+    }
+
+    /// Gives every buffer back; only when no thread works any more.
+    pub(super) fn release_all(&self) {
+        let segments = usize::from(self.segments.segments);
+        for slot in 0..self.segments.first_slot + segments {
+            // Absent slots refuse, and nobody can hold a lease of a runtime that is being dropped.
+            let _ = self.buffers.release(slot);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Where weight units lie in the model file.
+
+use crate::arena::{Arena, Sizer};
+use crate::error::{Code, Error, Result};
+use crate::limits::IO_ALIGN;
+use crate::port::Storage;
+use crate::units::{Extent, LayerIndex, WeightUnit};
+use core::ops::Range;
+
+/// Checks that a unit's extents are page-aligned and fill its buffer.
+pub(super) fn validate(unit: &WeightUnit<'_>) -> Result<()> {
+    let mut expected = 0u64;
+    for extent in unit.extents {
+        let sound = extent.buffer_offset == expected
+            && extent.bytes > 0
+            && extent.bytes.is_multiple_of(IO_ALIGN as u64)
+            && extent.file_offset.is_multiple_of(IO_ALIGN as u64)
+            && extent.file_offset.checked_add(extent.bytes).is_some();
+        if !sound {
+            let error = Error::new(Code::InvalidArgument, "extent of a weight unit");
+            return Err(error.with(extent.file_offset));
+        }
+        expected = expected.saturating_add(extent.bytes);
+    }
+    match expected {
+        0 => Err(Error::new(Code::InvalidArgument, "weight unit without extents")),
+        _ => Ok(()),
+    }
+}
+
+/// The extents of all units.
+pub(super) struct WeightMap {
+    extents: &'static [Extent],
+    /// Unit `n` has the extents `first[n]..first[n + 1]`.
+    first: &'static [usize],
+    /// Length of the model file at open; reads up to there must succeed.
+    file_bytes: u64,
+}
+
+impl WeightMap {
+    pub(super) fn size(sizer: &mut Sizer, units: &[WeightUnit<'_>]) -> Result<()> {
+        sizer.slice::<Extent>(units.iter().map(|unit| unit.extents.len()).sum())?;
+        sizer.slice::<usize>(units.len() + 1)
+    }
+
+    pub(super) fn new(
+        arena: &mut Arena,
+        units: &[WeightUnit<'_>],
+        file_bytes: u64,
+    ) -> Result<Self> {
+        let mut all = units.iter().flat_map(|unit| unit.extents.iter().copied());
+        let count = units.iter().map(|unit| unit.extents.len()).sum();
+        let extents = arena.slice(count, |_| all.next().unwrap_or_default())?;
+        let mut sum = 0;
+        let first = arena.slice(units.len() + 1, |unit| {
+            let start = sum;
+            sum += units.get(unit).map_or(0, |unit| unit.extents.len());
+            start
+        })?;
+        for extent in extents.iter() {
+            if extent.file_offset >= file_bytes {
+                let error = Error::new(Code::InvalidArgument, "extent beyond the model file");
+                return Err(error.with(extent.file_offset));
+            }
+        }
+        Ok(WeightMap { extents, first, file_bytes })
+    }
+
+    fn extents(&self, layer: LayerIndex) -> &'static [Extent] {
+        &self.extents[self.first[layer.index()]..self.first[layer.index() + 1]]
+    }
+
+    pub(super) fn bytes(&self, layer: LayerIndex) -> u64 {
+        self.extents(layer).iter().map(|extent| extent.bytes).sum()
+    }
+
+    /// Reads `range` of a unit's buffer from the model file.
+    pub(super) fn read(
+        &self,
+        model: &dyn Storage,
+        layer: LayerIndex,
+        range: Range<usize>,
+        into: &mut [u8],
+    ) -> Result<()> {
+        let range = range.start as u64..range.end as u64;
+        for extent in self.extents(layer) {
+            let start = range.start.max(extent.buffer_offset);
+            let end = range.end.min(extent.buffer_offset + extent.bytes);
+            if start >= end {
+                continue;
+            }
+            let piece = into
+                .get_mut(to_usize(start - range.start)?..to_usize(end - range.start)?)
+                .ok_or(Error::new(Code::InvalidArgument, "part of a weight unit"))?;
+            let offset = extent.file_offset + (start - extent.buffer_offset);
+            let read = model.read_at(offset, piece)? as u64;
+            // Only the file's own end may cut the last window short.
+            let promised = self.file_bytes.saturating_sub(offset).min(end - start);
+            if read < promised {
+                return Err(Error::new(Code::ShortRead, "model file").with(offset + read));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn to_usize(value: u64) -> Result<usize> {
+    usize::try_from(value).map_err(|_| Error::new(Code::LimitExceeded, "weight unit").with(value))
+}

@@ -1,0 +1,86 @@
+//! Dispatch of finished actions, and the invariants.
+
+use super::machine::{Action, Machine, Outcome, Step};
+use super::table::chunk_id;
+use super::unit::{Copies, Phase};
+use crate::error::{Code, Error, Result};
+use crate::units::LayerIndex;
+
+impl Machine {
+    pub(super) fn done(&mut self, action: Action, outcome: Outcome) -> Result<Step> {
+        let unit = action.unit();
+        if !self.table.contains(unit) {
+            return Err(Error::new(Code::InvalidArgument, "unit of an action"));
+        }
+        let phase = match action {
+            Action::Pack { .. } => Phase::Packing,
+            Action::Write { .. } => Phase::Writing,
+            Action::Spill { .. } => Phase::Spilling,
+            Action::Release { .. } => Phase::Releasing,
+            Action::Allocate { .. } => Phase::Allocating,
+            Action::ReadWeights { .. } | Action::ReadChunk { .. } | Action::Unpack { .. } => {
+                Phase::Filling
+            }
+        };
+        if self.table.phase(unit) != phase {
+            return Err(Error::new(Code::BadState, "action was not given out"));
+        }
+        match action {
+            Action::Pack { id, .. } => self.done_pack(id, outcome),
+            Action::Write { id } => self.done_write(id, outcome),
+            Action::Spill { id, .. } => self.done_spill(id, outcome),
+            Action::Release { unit } => self.done_release(unit, outcome),
+            Action::Allocate { unit } => self.done_allocate(unit, outcome),
+            Action::ReadWeights { layer, .. } => self.done_read_weights(layer, outcome),
+            Action::ReadChunk { id, .. } | Action::Unpack { id, .. } => {
+                self.done_fill_chunk(id, outcome)
+            }
+        }
+    }
+
+    /// Recounts everything and looks at every unit; an error names the first broken invariant.
+    /// Takes time in proportion to the number of units: for tests and simulators.
+    pub fn check(&mut self) -> Result<()> {
+        let broken = |what| Err(Error::new(Code::Corrupt, what));
+        let (tally, layers_agree) = self.table.recount();
+        if tally != self.table.tally {
+            return broken("tally");
+        }
+        if !layers_agree {
+            return broken("layer counts");
+        }
+        for column in 0..self.table.columns_max() {
+            for layer in 0..self.table.kv_layers {
+                let chunk = self.table.chunk(chunk_id(layer, column));
+                let resident = chunk.copies.contains(Copies::RESIDENT);
+                if resident && !chunk.has_buffer {
+                    return broken("resident chunk without a buffer");
+                }
+                if chunk.has_buffer && !resident && chunk.phase == Phase::Idle {
+                    return broken("idle chunk with an unfilled buffer");
+                }
+                if resident && chunk.phase == Phase::Idle && chunk.copies.contains(Copies::RAM) {
+                    return broken("resident chunk with a packed twin");
+                }
+                if column >= self.table.columns && !chunk.copies.is_empty() {
+                    return broken("copy beyond the context");
+                }
+                let packed = chunk.copies.intersects(Copies::RAM | Copies::FLASH);
+                if packed && chunk.stored_tokens < chunk.tokens {
+                    return broken("copy that lacks tokens");
+                }
+            }
+        }
+        for layer in 0..self.table.weight_units() {
+            let weights = self.table.weights(LayerIndex::new(layer));
+            if weights.resident && !weights.has_buffer {
+                return broken("resident weights without a buffer");
+            }
+            let ended = weights.parts_done + weights.parts_failed;
+            if ended > weights.parts_given || weights.parts_given > weights.parts {
+                return broken("weight parts");
+            }
+        }
+        Ok(())
+    }
+}

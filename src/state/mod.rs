@@ -1,0 +1,37 @@
+//! What is where, and the eviction state machine.
+//!
+//! [`Machine`] takes one [`Event`] at a time and answers with one [`Step`]: at most one action for
+//! the worker that brought the event, and what changed. It decides by asking [`crate::policy`],
+//! does no I/O, holds no lock, knows no thread. Invariants, checked by [`Machine::check`]:
+//!
+//! * A chunk that holds tokens has at least one good copy, unless the storage lost it; then its
+//! first
+//!   token is named by [`Machine::lost`].
+//! * A copy leaves the set only after another one entered it, except by truncation or corruption.
+//! * The tally (counts, bytes, restore times) equals what a recount over all units gives.
+//!
+//! An event that does not fit the present state is a typed error and changes nothing.
+//!
+//! ```text
+//! evict: idle -> packing | writing -> releasing -> idle (not resident) spilling: RAM -> flash
+//! restore: idle -> allocating -> prepared -> filling -> idle (resident)
+//! ```
+//!
+//! `unit` is one unit's state, `table` all of them with the tally, `machine` the events, `evict`
+//! and `restore` the two goals.
+
+mod check;
+mod context;
+mod evict;
+mod machine;
+mod restore;
+mod table;
+mod unit;
+
+pub use evict::{EvictReport, Stop};
+pub use machine::{Action, Config, Event, Machine, Outcome, Paths, Roles, Step, Touched};
+pub use table::{Tally, UnitCounts};
+pub use unit::{Chunk, Copies, Phase, Weights, part_bytes};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,387 @@
+//! Restoration: forward-in. Three cursors run over the units layer by layer, a layer's weights
+//! before its chunks: one allocates, one reads, one unpacks. A worker takes from the cursors its
+//! roles allow, the frontmost unit first.
+
+use super::machine::{Action, Goal, Machine, Outcome, Roles, Step};
+use super::table::chunk_id;
+use super::unit::{Copies, Phase};
+use crate::error::{Code, Error, Result};
+use crate::limits::CHUNK_TOKENS;
+use crate::policy;
+use crate::units::{ChunkId, LayerIndex, TokenCount, Unit};
+
+/// A running restore.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Restoration {
+    /// Positions in the forward order, see [`policy::restore_unit_at`].
+    allocate: u32,
+    read: u32,
+    unpack: u32,
+    stopping: bool,
+    error: Option<Error>,
+}
+
+impl Restoration {
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    pub(super) fn error(&self) -> Option<Error> {
+        self.error
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.error = self.error.or(Some(error));
+        self.stopping = true;
+    }
+
+    fn go_back_to(&mut self, position: u32) {
+        self.allocate = self.allocate.min(position);
+        self.read = self.read.min(position);
+        self.unpack = self.unpack.min(position);
+    }
+}
+
+impl Machine {
+    pub(super) fn begin_restore(&mut self, tokens: TokenCount) -> Result<Step> {
+        self.require_idle("restore")?;
+        if let Some(token) = self.lost() {
+            return Err(Error::new(Code::Corrupt, "KV chunk; recompute from token").with(token));
+        }
+        self.extend(tokens)?;
+        self.restored = None;
+        self.goal = Goal::Restore(Restoration::default());
+        Ok(Step::touch_all())
+    }
+
+    pub(super) fn cancel_restore(&mut self) -> Result<Step> {
+        match &mut self.goal {
+            Goal::Restore(restoration) => {
+                restoration.fail(Error::new(Code::Cancelled, "restore"));
+                Ok(Step::touch_all())
+            }
+            _ => Err(Error::new(Code::BadState, "cancel restore")),
+        }
+    }
+
+    /// The first token of the first chunk whose last copy the storage lost. The context is sound up
+    /// to there: truncate to it and recompute the rest.
+    pub fn lost(&self) -> Option<u32> {
+        if self.table.tally.lost == 0 {
+            return None;
+        }
+        let lost_in = |column: u16| {
+            (0..self.table.kv_layers)
+                .any(|layer| self.table.chunk(chunk_id(layer, column)).is_lost())
+        };
+        let column = (0..self.table.columns).find(|column| lost_in(*column))?;
+        Some(u32::from(column) * u32::from(CHUNK_TOKENS))
+    }
+
+    fn restoration(&mut self) -> &mut Restoration {
+        match &mut self.goal {
+            Goal::Restore(restoration) => restoration,
+            _ => unreachable!("called while a restore is running"),
+        }
+    }
+
+    pub(super) fn next_restore(&mut self, roles: Roles) -> Step {
+        if self.restoration().stopping {
+            return self.sweep_prepared(roles);
+        }
+        let mut best: Option<(u32, Action)> = None;
+        let mut offer = |candidate: Option<(u32, Action)>| {
+            if let Some((position, action)) = candidate
+                && best.is_none_or(|(best, _)| position < best)
+            {
+                best = Some((position, action));
+            }
+        };
+        if roles.contains(Roles::READ) {
+            offer(self.next_read());
+        }
+        if roles.contains(Roles::UNPACK) {
+            offer(self.next_unpack());
+        }
+        if roles.contains(Roles::ALLOCATE) {
+            offer(self.next_allocate());
+        }
+        let Some((_, action)) = best else { return Step::default() };
+        self.begin(action);
+        Step::act(action)
+    }
+
+    fn begin(&mut self, action: Action) {
+        let phase = match action {
+            Action::Allocate { .. } => Phase::Allocating,
+            _ => Phase::Filling,
+        };
+        match action.unit() {
+            Unit::Weights(layer) => self.table.update_weights(layer, |weights| {
+                weights.phase = phase;
+                weights.parts_given += u32::from(phase == Phase::Filling);
+            }),
+            Unit::Kv(id) => self.table.update_chunk(id, |chunk| chunk.phase = phase),
+        }
+    }
+
+    fn unit_at(&self, position: u32) -> Option<Unit> {
+        let (units, layers, columns) =
+            (self.table.weight_units(), self.table.kv_layers, self.table.columns);
+        let count = u32::from(layers) * u32::from(columns) + u32::from(units);
+        (position < count).then(|| policy::restore_unit_at(position, units, layers, columns))
+    }
+
+    fn next_allocate(&mut self) -> Option<(u32, Action)> {
+        loop {
+            let position = self.restoration().allocate;
+            let unit = self.unit_at(position)?;
+            let wanted = match unit {
+                Unit::Weights(layer) => {
+                    let weights = self.table.weights(layer);
+                    weights.phase == Phase::Idle && !weights.has_buffer
+                }
+                Unit::Kv(id) => {
+                    let chunk = self.table.chunk(id);
+                    chunk.phase == Phase::Idle && !chunk.has_buffer
+                }
+            };
+            if wanted {
+                return Some((position, Action::Allocate { unit }));
+            }
+            self.restoration().allocate += 1;
+        }
+    }
+
+    fn next_read(&mut self) -> Option<(u32, Action)> {
+        loop {
+            let position = self.restoration().read;
+            match self.unit_at(position)? {
+                Unit::Weights(layer) => {
+                    let weights = self.table.weights(layer);
+                    let part = weights.parts_given;
+                    if !weights.resident && weights.has_buffer && part < weights.parts {
+                        return Some((position, Action::ReadWeights { layer, part }));
+                    }
+                    if !weights.resident && !weights.has_buffer {
+                        return None;
+                    }
+                }
+                Unit::Kv(id) => {
+                    let chunk = *self.table.chunk(id);
+                    let from_flash =
+                        !chunk.restores_from_ram() && chunk.copies.contains(Copies::FLASH);
+                    let out = !chunk.copies.contains(Copies::RESIDENT);
+                    if from_flash && chunk.phase == Phase::Prepared {
+                        let (record, tokens) = (chunk.flash, chunk.stored_tokens);
+                        return Some((position, Action::ReadChunk { id, record, tokens }));
+                    }
+                    if from_flash && out && chunk.phase != Phase::Filling {
+                        return None;
+                    }
+                }
+            }
+            self.restoration().read += 1;
+        }
+    }
+
+    fn next_unpack(&mut self) -> Option<(u32, Action)> {
+        loop {
+            let position = self.restoration().unpack;
+            if let Unit::Kv(id) = self.unit_at(position)? {
+                let chunk = *self.table.chunk(id);
+                if chunk.restores_from_ram() && chunk.phase == Phase::Prepared {
+                    let (record, tokens) = (chunk.ram, chunk.stored_tokens);
+                    return Some((position, Action::Unpack { id, record, tokens }));
+                }
+                let out = !chunk.copies.contains(Copies::RESIDENT);
+                if chunk.restores_from_ram() && out && chunk.phase != Phase::Filling {
+                    return None;
+                }
+            }
+            self.restoration().unpack += 1;
+        }
+    }
+
+    /// A buffer that a stopped restore left unfilled, to be given back.
+    pub(super) fn sweep_prepared(&mut self, roles: Roles) -> Step {
+        if self.table.tally.prepared == 0 || !roles.contains(Roles::ALLOCATE) {
+            return Step::default();
+        }
+        let mut position = 0;
+        while let Some(unit) = self.unit_at(position) {
+            if self.table.phase(unit) == Phase::Prepared {
+                match unit {
+                    Unit::Weights(layer) => {
+                        self.table.update_weights(layer, |weights| weights.phase = Phase::Releasing)
+                    }
+                    Unit::Kv(id) => {
+                        self.table.update_chunk(id, |chunk| chunk.phase = Phase::Releasing);
+                    }
+                }
+                return Step::act(Action::Release { unit });
+            }
+            position += 1;
+        }
+        Step::default()
+    }
+
+    pub(super) fn settle_restore(&mut self) -> bool {
+        let restoration = *self.restoration();
+        let tally = &self.table.tally;
+        if tally.busy > 0 {
+            return false;
+        }
+        if tally.missing == 0 {
+            self.restored = Some(Ok(()));
+            return true;
+        }
+        if restoration.stopping && tally.prepared == 0 {
+            let cancelled = Error::new(Code::Cancelled, "restore");
+            self.restored = Some(Err(restoration.error.unwrap_or(cancelled)));
+            return true;
+        }
+        false
+    }
+
+    pub(super) fn done_allocate(&mut self, unit: Unit, outcome: Outcome) -> Result<Step> {
+        let allocated = match outcome {
+            Outcome::Done => true,
+            Outcome::Failed(error) => {
+                self.fail_restore(error);
+                false
+            }
+            _ => return Err(Error::new(Code::BadState, "outcome of allocate")),
+        };
+        let phase = if allocated { Phase::Prepared } else { Phase::Idle };
+        let mut step = Step::touch(unit);
+        match unit {
+            Unit::Weights(layer) => self.table.update_weights(layer, |weights| {
+                weights.has_buffer = allocated;
+                weights.phase = phase;
+            }),
+            Unit::Kv(id) => {
+                let empty = self.table.chunk(id).tokens == 0;
+                self.table.update_chunk(id, |chunk| {
+                    chunk.has_buffer = allocated;
+                    chunk.phase = phase;
+                    if allocated && empty {
+                        // A new chunk is zero-filled and needs nothing more.
+                        chunk.copies = Copies::RESIDENT;
+                        chunk.phase = Phase::Idle;
+                    }
+                });
+                step.publish = (allocated && empty).then_some(unit);
+            }
+        }
+        Ok(step)
+    }
+
+    pub(super) fn done_read_weights(
+        &mut self,
+        layer: LayerIndex,
+        outcome: Outcome,
+    ) -> Result<Step> {
+        let arrived = match outcome {
+            Outcome::Done => true,
+            Outcome::Failed(error) => {
+                self.fail_restore(error);
+                false
+            }
+            _ => return Err(Error::new(Code::BadState, "outcome of read")),
+        };
+        let before = *self.table.weights(layer);
+        let done = before.parts_done + u32::from(arrived);
+        // A failed part is never given again: the buffer is swept and the unit read anew.
+        let in_flight = before.parts_given - before.parts_done - before.parts_failed - 1;
+        let complete = done == before.parts;
+        self.table.update_weights(layer, |weights| {
+            weights.parts_done = done;
+            weights.parts_failed += u32::from(!arrived);
+            weights.resident = complete;
+            weights.phase = match (complete, in_flight) {
+                (true, _) => Phase::Idle,
+                (false, 0) => Phase::Prepared,
+                (false, _) => Phase::Filling,
+            };
+        });
+        let unit = Unit::Weights(layer);
+        Ok(Step { publish: complete.then_some(unit), ..Step::touch(unit) })
+    }
+
+    pub(super) fn done_fill_chunk(&mut self, id: ChunkId, outcome: Outcome) -> Result<Step> {
+        match outcome {
+            Outcome::Done => Ok(self.filled_chunk(id)),
+            Outcome::Failed(error) => Ok(self.failed_fill(id, error)),
+            _ => Err(Error::new(Code::BadState, "outcome of fill")),
+        }
+    }
+
+    fn filled_chunk(&mut self, id: ChunkId) -> Step {
+        let chunk = *self.table.chunk(id);
+        let forget = chunk.copies.contains(Copies::RAM).then_some(chunk.ram);
+        // The raw chunk on flash is no longer what is in memory once a lossy codec came between.
+        let stale = forget.is_some() && !self.lossless && !chunk.flash.packed;
+        self.table.update_chunk(id, |chunk| {
+            chunk.copies |= Copies::RESIDENT;
+            chunk.copies.remove(Copies::RAM);
+            if stale {
+                chunk.copies.remove(Copies::FLASH);
+            }
+            chunk.phase = Phase::Idle;
+        });
+        let unit = Unit::Kv(id);
+        Step { forget, publish: Some(unit), ..Step::touch(unit) }
+    }
+
+    /// Damaged bytes cost the copy they came from; any other failure stops the restore. The buffer,
+    /// partly written, is given back either way.
+    fn failed_fill(&mut self, id: ChunkId, error: Error) -> Step {
+        let mut forget = None;
+        if is_damage(error.code) {
+            let chunk = *self.table.chunk(id);
+            let from = if chunk.restores_from_ram() { Copies::RAM } else { Copies::FLASH };
+            forget = chunk.copies.contains(Copies::RAM).then_some(chunk.ram);
+            self.table.update_chunk(id, |chunk| chunk.copies.remove(from));
+        } else {
+            self.fail_restore(error);
+        }
+        self.table.update_chunk(id, |chunk| chunk.phase = Phase::Releasing);
+        Step { forget, ..Step::act(Action::Release { unit: Unit::Kv(id) }) }
+    }
+
+    /// After a damaged copy was dropped and the buffer given back: another copy, or the end.
+    pub(super) fn retry_or_lose(&mut self, id: ChunkId) {
+        let lost = self.table.chunk(id).is_lost();
+        let token = u32::from(id.chunk.get()) * u32::from(CHUNK_TOKENS);
+        let per_layer = u32::from(self.table.columns) + 1;
+        let position = u32::from(id.layer.get()) * per_layer + 1 + u32::from(id.chunk.get());
+        let restoration = self.restoration();
+        if lost {
+            let what = "KV chunk; recompute from token";
+            restoration.fail(Error::new(Code::Corrupt, what).with(token));
+        } else {
+            restoration.go_back_to(position);
+        }
+    }
+
+    fn fail_restore(&mut self, error: Error) {
+        if let Goal::Restore(restoration) = &mut self.goal {
+            restoration.fail(error);
+        }
+    }
+}
+
+/// Whether an error means that the copy read is no good, as opposed to a transfer that may succeed
+/// another time.
+fn is_damage(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Corrupt
+            | Code::Truncated
+            | Code::BadMagic
+            | Code::Unsupported
+            | Code::Mismatch
+            | Code::ShortRead
+    )
+}

@@ -151,9 +151,6 @@ pub struct Profile {
     /// Bytes to read; more than the storage's own cache gives steadier numbers.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub read_bytes: Size,
-    /// Codecs to measure [default: all].
-    #[arg(long, value_name = "CODEC,...", value_delimiter = ',', value_parser = codec)]
-    pub codec: Vec<CodecId>,
     /// Where to write the profile [default: profile.txt in the cache directory].
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -165,7 +162,7 @@ pub struct Profile {
 const PROFILE_EXAMPLES: &str = "\
 Examples:
   mzcache profile
-  mzcache profile --read-bytes 1GiB --codec q8
+  mzcache profile --read-bytes 1GiB
   mzcache profile --cache-dir /data/mzcache       measures the storage under that directory";
 
 /// The model, and what it has read.

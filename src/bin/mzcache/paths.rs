@@ -2,8 +2,9 @@
 //! `mzcache` in the user's cache directory (`XDG_CACHE_HOME`, else `~/.cache`).
 
 use crate::failure::{Failure, Outcome};
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,12 @@ impl CacheDir {
     }
 }
 
+/// A path as the library's ports take it.
+pub fn c_path(path: &Path) -> Outcome<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Failure::new(format!("{}: a path cannot hold a zero byte", path.display())))
+}
+
 /// Makes a directory with everything above it.
 pub fn create(path: &Path) -> Outcome<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -93,6 +100,12 @@ mod tests {
         assert_eq!(choose(None, &relative).unwrap().root(), Path::new("/home/u/.cache/mzcache"));
         let failure = choose(None, &[("HOME", "home")]).unwrap_err();
         assert!(failure.hint.is_some_and(|hint| hint.contains("--cache-dir")));
+    }
+
+    #[test]
+    fn paths_without_zero_bytes_pass() {
+        assert_eq!(c_path(Path::new("/a b")).unwrap().as_c_str(), c"/a b");
+        assert!(c_path(Path::new("a\0b")).is_err());
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn place(
         return Ok(Placed::AlreadyThere);
     }
     part.file.set_len(0).map_err(|error| Failure::file("write", &part.path, &error))?;
-    check_space(&part.path, free_bytes(&part.path)?, bytes)?;
+    require_space(&part.path, bytes)?;
     let written = fill(&mut part.file).and_then(|()| part.file.sync_all());
     written.map_err(|error| Failure::file("write", target, &error))?;
     fs::rename(&part.path, target).map_err(|error| Failure::file("write", target, &error))?;
@@ -84,10 +84,11 @@ impl Drop for Part {
     }
 }
 
-fn free_bytes(path: &Path) -> Outcome<u64> {
+/// Fails where the file system of that file or directory has fewer bytes free.
+pub fn require_space(path: &Path, bytes: u64) -> Outcome<()> {
     let usage = rustix::fs::statvfs(path)
         .map_err(|error| Failure::file("read the free space of", path, &error.into()))?;
-    Ok(usage.f_bavail.saturating_mul(usage.f_frsize))
+    check_space(path, usage.f_bavail.saturating_mul(usage.f_frsize), bytes)
 }
 
 fn check_space(path: &Path, free: u64, needed: u64) -> Outcome<()> {

@@ -1,10 +1,8 @@
 //! What `demo` found, as a table for people and as JSON for programs; the JSON's names are fixed.
 
 use crate::amount::{Size, time};
-use crate::failure::{Failure, Outcome, output};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
-use std::io::Write;
 use std::time::Duration;
 
 /// One row: what happened with that share of memory left.
@@ -43,15 +41,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// One JSON object and a newline.
-    pub fn write_json(&self, out: &mut dyn Write) -> Outcome<()> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Failure::new(format!("cannot write the report: {error}")))?;
-        writeln!(out, "{text}").map_err(output)
-    }
-
     /// A heading, the table, and what the columns mean.
-    pub fn write_table(&self, out: &mut dyn Write) -> Outcome<()> {
+    pub fn text(&self) -> String {
         let mut text = self.heading();
         text.push_str(&self.table().to_string());
         text.push_str(FOOTER);
@@ -61,7 +52,7 @@ impl Report {
                 self.codec
             ));
         }
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(output)
+        text
     }
 
     fn heading(&self) -> String {
@@ -161,16 +152,9 @@ mod tests {
         }
     }
 
-    fn written(write: impl Fn(&mut dyn Write) -> Outcome<()>) -> String {
-        let mut out = Vec::new();
-        write(&mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
     #[test]
     fn json_has_the_promised_names() {
-        let text = written(|out| report().write_json(out));
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let value = serde_json::to_value(report()).unwrap();
         let level = value["levels"][0].as_object().unwrap();
         let mut names: Vec<&str> = level.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -192,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_memory_times_and_their_ratio() {
-        let text = written(|out| report().write_table(out));
+        let text = report().text();
         for part in ["25 %", "300.0 MiB", "75.0 MiB", "225.0 MiB", "120 ms", "2.50x", "yes"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
@@ -206,23 +190,8 @@ mod tests {
         report.levels[0].tokens_match = false;
         report.levels[0].ttft_ms = 0.0;
         report.levels[0].in_memory_ttft_ms = f64::NAN;
-        let text = written(|out| report.write_table(out));
+        let text = report.text();
         assert!(text.contains("--codec raw"), "{text}");
         assert!(text.contains("| - ") || text.contains(" - |"), "{text}");
-    }
-
-    #[test]
-    fn a_full_output_is_an_error() {
-        struct Full;
-        impl Write for Full {
-            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
-                Err(std::io::ErrorKind::StorageFull.into())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        assert!(report().write_json(&mut Full).is_err());
-        assert!(report().write_table(&mut Full).is_err());
     }
 }

@@ -137,16 +137,12 @@ fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
-/// The most likely token, the lower id of equals.
+/// The most likely token, unless all are impossible.
 fn greedy(logits: &[f32]) -> Option<Candidate> {
-    let mut best: Option<Candidate> = None;
-    for (id, &logit) in (0u32..).zip(logits) {
-        let floor = best.map_or(f32::NEG_INFINITY, |candidate| candidate.logit);
-        if logit > floor {
-            best = Some(Candidate { id, logit, weight: 1.0 });
-        }
-    }
-    best
+    let index = mzcache::infer::sample::arg_max(logits)?;
+    let logit = *logits.get(index)?;
+    let id = u32::try_from(index).ok()?;
+    (logit > f32::NEG_INFINITY).then_some(Candidate { id, logit, weight: 1.0 })
 }
 
 #[cfg(test)]

@@ -17,9 +17,6 @@ pub enum Shape {
     /// Llama-3.2-1B: 16 layers of 122 MB, 32 KiB of KV a token.
     #[value(name = "llama3.2-1b")]
     Llama3_2_1b,
-    /// EXAONE-4.0-1.2B: 30 layers of 71 MB, 60 KiB of KV a token.
-    #[value(name = "exaone4-1.2b")]
-    Exaone4_1_2b,
 }
 
 /// How a block is wired.
@@ -29,8 +26,6 @@ pub enum Wiring {
     Llama,
     /// The same, and norms on each head's query and key.
     Qwen3,
-    /// Norms after both parts, and on each head's query and key.
-    Exaone4,
 }
 
 impl Wiring {
@@ -39,12 +34,11 @@ impl Wiring {
         match self {
             Wiring::Llama => "llama",
             Wiring::Qwen3 => "qwen3",
-            Wiring::Exaone4 => "exaone4",
         }
     }
 
     pub const fn has_head_norms(self) -> bool {
-        !matches!(self, Wiring::Llama)
+        matches!(self, Wiring::Qwen3)
     }
 }
 
@@ -140,22 +134,6 @@ const LLAMA3_2_1B: Config = Config {
     norm_epsilon: 1e-5,
 };
 
-const EXAONE4_1_2B: Config = Config {
-    name: "exaone4-1.2b",
-    wiring: Wiring::Exaone4,
-    layers: 30,
-    width: 2048,
-    feed_forward: 4096,
-    heads: 32,
-    kv_heads: 8,
-    head_dim: 64,
-    vocabulary: 102_400,
-    context: 65_536,
-    rope_base: 1_000_000.0,
-    rope_scaling: Some(RopeScaling { factor: 16.0, low: 1.0, high: 4.0, old_context: 8192.0 }),
-    norm_epsilon: 1e-5,
-};
-
 impl Shape {
     pub const fn config(self) -> &'static Config {
         match self {
@@ -163,7 +141,6 @@ impl Shape {
             Shape::Smollm2_135m => &SMOLLM2_135M,
             Shape::Qwen3_0_6b => &QWEN3_0_6B,
             Shape::Llama3_2_1b => &LLAMA3_2_1B,
-            Shape::Exaone4_1_2b => &EXAONE4_1_2B,
         }
     }
 }
@@ -197,7 +174,6 @@ mod tests {
             (Shape::Smollm2_135m, 45 << 9),
             (Shape::Qwen3_0_6b, 112 << 10),
             (Shape::Llama3_2_1b, 32 << 10),
-            (Shape::Exaone4_1_2b, 60 << 10),
         ];
         for (shape, bytes) in cases {
             assert_eq!(kv_bytes_per_token(shape.config()), bytes, "{shape:?}");

@@ -8,7 +8,4 @@ mod model;
 mod weights;
 mod words;
 
-#[cfg(test)]
-pub mod reader;
-
-pub use model::{Model, ensure};
+pub use model::ensure;

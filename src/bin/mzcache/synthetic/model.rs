@@ -1,14 +1,14 @@
 //! A whole model of random weights, and its place in the cache directory.
 
 use super::container::Head;
-use super::weights::{ATTENTION_NORM, FEED_FORWARD_NORM, Fill, HEAD_NORM, OUTPUT_NORM, Weights};
+use super::weights::{Fill, HEAD_NORM, OUTPUT_NORM, Weights};
 use super::words::{END_OF_TEXT, TURN_END, TURN_START, Words};
 use crate::amount::Size;
 use crate::failure::{Failure, Outcome};
 use crate::paths;
 use crate::place::{self, Placed};
 use crate::progress::Bars;
-use crate::shape::{Config, Shape, Wiring};
+use crate::shape::{Config, Shape};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -182,10 +182,7 @@ fn block(config: &Config) -> Vec<(&'static str, u32, u32, Fill)> {
     let query = config.heads * config.head_dim;
     let kv = config.kv_heads * config.head_dim;
     let mut tensors = Vec::new();
-    let pre_norms = config.wiring != Wiring::Exaone4;
-    if pre_norms {
-        tensors.push(("attn_norm", width, 1, Fill::Constant(1.0)));
-    }
+    tensors.push(("attn_norm", width, 1, Fill::Constant(1.0)));
     tensors.push(("attn_q", width, query, Fill::scoring(width)));
     tensors.push(("attn_k", width, kv, Fill::scoring(width)));
     tensors.push(("attn_v", width, kv, Fill::keeping(width)));
@@ -194,26 +191,21 @@ fn block(config: &Config) -> Vec<(&'static str, u32, u32, Fill)> {
         tensors.push(("attn_q_norm", config.head_dim, 1, Fill::Constant(HEAD_NORM)));
         tensors.push(("attn_k_norm", config.head_dim, 1, Fill::Constant(HEAD_NORM)));
     }
-    if pre_norms {
-        tensors.push(("ffn_norm", width, 1, Fill::Constant(1.0)));
-    }
+    tensors.push(("ffn_norm", width, 1, Fill::Constant(1.0)));
     tensors.push(("ffn_gate", width, inner, Fill::keeping(width)));
     tensors.push(("ffn_up", width, inner, Fill::keeping(width)));
     tensors.push(("ffn_down", inner, width, Fill::keeping(inner)));
-    if !pre_norms {
-        tensors.push(("post_attention_norm", width, 1, Fill::Constant(ATTENTION_NORM)));
-        tensors.push(("post_ffw_norm", width, 1, Fill::Constant(FEED_FORWARD_NORM)));
-    }
     tensors
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::Gguf;
     use super::*;
-    use crate::text::{Special, Tokenizer};
+    use crate::text::{Special, Tokenizer, Vocabulary};
     use clap::ValueEnum;
-    use std::collections::HashSet;
+    use mzcache::infer::gguf::Gguf;
+
+    const ALIGN_BYTES: u8 = 32;
 
     fn ensure_quietly(directory: &Path) -> (Outcome<PathBuf>, Vec<String>) {
         let mut notes = Vec::new();
@@ -263,25 +255,39 @@ mod tests {
         assert!(failure.hint.is_some_and(|hint| hint.contains("--cache-dir")));
     }
 
+    /// The library's reader checks every length, name and range of the file.
     #[test]
-    fn the_file_is_what_its_head_says() {
-        for shape in [Shape::Tiny, Shape::Smollm2_135m, Shape::Qwen3_0_6b, Shape::Exaone4_1_2b] {
+    fn the_library_reads_what_was_written() {
+        let mut bytes = Vec::new();
+        Model::new(Shape::Tiny).write(&mut bytes, &|_| ()).unwrap();
+        let gguf = Gguf::parse(&bytes).unwrap();
+        let config = Shape::Tiny.config();
+        let shape = mzcache::infer::model::Shape::read(&gguf).unwrap();
+        assert_eq!(u32::from(shape.layers), config.layers);
+        assert_eq!(u32::from(shape.head_dim), config.head_dim);
+        assert_eq!(shape.vocabulary, config.vocabulary as usize);
+        let mut sizer = mzcache::arena::Sizer::new();
+        mzcache::infer::Model::size(&gguf, &mut sizer).unwrap();
+        let last = gguf.tensors().last().unwrap();
+        let end = (last.file_offset + last.bytes).next_multiple_of(u64::from(ALIGN_BYTES));
+        assert_eq!(end, bytes.len() as u64);
+    }
+
+    /// A head alone, with a hole for data behind it, as a file would have.
+    #[test]
+    fn heads_of_large_shapes_are_models_too() {
+        for shape in [Shape::Smollm2_135m, Shape::Qwen3_0_6b, Shape::Llama3_2_1b] {
+            let directory = tempfile::tempdir().unwrap();
             let model = Model::new(shape);
-            let gguf = Gguf::parse(&model.head).unwrap();
-            let config = shape.config();
-            let arch = config.wiring.name();
-            assert_eq!(gguf.string("general.architecture"), Some(arch));
-            assert_eq!(gguf.number(&format!("{arch}.block_count")), Some(config.layers.into()));
-            let mut end = 0;
-            let mut names = HashSet::new();
-            for tensor in &gguf.tensors {
-                assert_eq!(tensor.offset, end, "{}", tensor.name);
-                assert!(names.insert(tensor.name.clone()), "{}", tensor.name);
-                let value_bytes = if tensor.kind == 0 { 4 } else { 2 };
-                let bytes = tensor.shape.iter().product::<u64>() * value_bytes;
-                end = (tensor.offset + bytes).next_multiple_of(32);
-            }
-            assert_eq!(gguf.data_start + end, model.file_bytes, "{shape:?}");
+            let path = directory.path().join("sparse.gguf");
+            std::fs::write(&path, &model.head).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(model.file_bytes).unwrap();
+            let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+            let file = mzcache::port::linux::MappedFile::open(&path).unwrap();
+            let gguf = Gguf::parse(&file).unwrap();
+            let mut sizer = mzcache::arena::Sizer::new();
+            mzcache::infer::Model::size(&gguf, &mut sizer).unwrap();
+            assert!(model.is_complete(Path::new(path.to_str().unwrap())));
         }
     }
 
@@ -306,8 +312,10 @@ mod tests {
 
     #[test]
     fn its_vocabulary_writes_any_text() {
-        let gguf = Gguf::parse(&Model::new(Shape::Tiny).head).unwrap();
-        let mut tokenizer = Tokenizer::new(gguf.vocabulary()).unwrap();
+        let mut bytes = Vec::new();
+        Model::new(Shape::Tiny).write(&mut bytes, &|_| ()).unwrap();
+        let vocabulary = Vocabulary::read(&Gguf::parse(&bytes).unwrap()).unwrap();
+        let mut tokenizer = Tokenizer::new(vocabulary).unwrap();
         let text = "bada: 中文 🦀\n naïve <|im_end|>";
         let encoded = tokenizer.encode(text, Special::AsText).unwrap();
         assert_eq!(encoded.bytes_lost, 0);

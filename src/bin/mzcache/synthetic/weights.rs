@@ -8,8 +8,8 @@
 
 use super::container::{ALIGN, Storage};
 use crate::random::Random;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
+use mzcache::kernel::Kernels;
+use mzcache::port::linux::host_cpu;
 use std::io::{self, Write};
 
 /// Standard deviation of attention scores before softmax.
@@ -22,9 +22,6 @@ const EMBEDDING: f64 = 0.002;
 const ROW_SPREAD: f64 = 0.5;
 /// Scale of the last norm; lifts logits to a spread of a few units.
 pub const OUTPUT_NORM: f32 = 32.0;
-/// After-norms of the architecture that has them: what attention and feed-forward add elsewhere.
-pub const ATTENTION_NORM: f32 = 0.15;
-pub const FEED_FORWARD_NORM: f32 = 0.6;
 /// Norms on queries and keys, where they stand for the scale of the matrices.
 pub const HEAD_NORM: f32 = std::f32::consts::SQRT_2;
 
@@ -75,10 +72,11 @@ pub struct Weights<'a> {
     written: &'a dyn Fn(u64),
     /// The normal distribution at equally likely places.
     quantiles: Vec<f32>,
+    kernels: Kernels,
     seed: u64,
     buffer: Vec<u8>,
     row: Vec<f32>,
-    row_f16: Vec<f16>,
+    row_f16: Vec<u16>,
 }
 
 impl<'a> Weights<'a> {
@@ -87,6 +85,7 @@ impl<'a> Weights<'a> {
             out,
             written,
             quantiles: quantiles(),
+            kernels: Kernels::select(host_cpu()),
             seed,
             buffer: Vec::with_capacity(2 * BUFFER_BYTES),
             row: Vec::new(),
@@ -129,7 +128,7 @@ impl<'a> Weights<'a> {
         let columns = columns as usize;
         let size = size as f32;
         self.row.resize(columns, 0.0);
-        self.row_f16.resize(columns, f16::ZERO);
+        self.row_f16.resize(columns, 0);
         for five in self.row.chunks_mut(5) {
             let mut bits = random.next();
             for value in five {
@@ -137,7 +136,7 @@ impl<'a> Weights<'a> {
                 bits >>= TABLE.ilog2();
             }
         }
-        self.row_f16.convert_from_f32_slice(&self.row);
+        self.kernels.f32_to_f16.call(&self.row, &mut self.row_f16);
         let start = self.buffer.len();
         self.buffer.resize(start + columns * 2, 0);
         for (bytes, value) in self.buffer[start..].chunks_exact_mut(2).zip(&self.row_f16) {
@@ -194,7 +193,11 @@ mod tests {
     }
 
     fn values(bytes: &[u8]) -> Vec<f64> {
-        bytes.chunks_exact(2).map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f64()).collect()
+        let bits: Vec<u16> =
+            bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+        let mut singles = vec![0.0; bits.len()];
+        Kernels::portable().f16_to_f32.call(&bits, &mut singles);
+        singles.into_iter().map(f64::from).collect()
     }
 
     fn spread(values: &[f64]) -> f64 {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::failure::Outcome;
-use crate::synthetic::reader::Gguf;
+use mzcache::infer::gguf::Gguf;
 use std::path::Path;
 
 fn strings(items: &[&str]) -> Vec<String> {
@@ -293,6 +293,6 @@ fn a_real_model_file_gives_the_reference_tokens() {
         return;
     };
     let (_, expected) = fixture();
-    let vocabulary = Gguf::parse(&bytes).unwrap().vocabulary();
+    let vocabulary = Vocabulary::read(&Gguf::parse(&bytes).unwrap()).unwrap();
     check_real(&mut Tokenizer::new(vocabulary).unwrap(), &expected).unwrap();
 }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 
 /// Tokens of the largest vocabulary accepted; the largest in use have 262,144.
-const TOKENS_MAX: usize = 1 << 20;
+pub const TOKENS_MAX: usize = 1 << 20;
 /// Bytes of the longest token accepted; it bounds the work of deriving merges.
 const TOKEN_BYTES_MAX: usize = 1024;
 

@@ -6,7 +6,6 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::random::Random;
-use half::f16;
 use indicatif::ProgressBar;
 use mzcache::codec::{Codec, Geometry};
 use mzcache::kernel::Kernels;
@@ -21,14 +20,6 @@ pub const REQUEST_BYTES: usize = 4 << 20;
 pub const READ_BYTES_MIN: u64 = 8 * REQUEST_BYTES as u64;
 const ROUNDS: u64 = 8;
 
-/// How fast storage is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadRate {
-    pub bytes_per_second: u64,
-    /// False where the file system refuses reads past the page cache: then it is memory's rate.
-    pub is_direct: bool,
-}
-
 /// How fast one core packs and unpacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodecRate {
@@ -40,22 +31,28 @@ pub struct CodecRate {
     pub packed_bytes: u64,
 }
 
-/// Writes `bytes` that do not compress, to be read back by [`read_rate`].
-pub fn fill(storage: &dyn Storage, bytes: u64, bar: &ProgressBar) -> Outcome<()> {
+/// The rate at which `bytes` that do not compress are written and synced, for [`read_rate`].
+pub fn write_rate(storage: &dyn Storage, bytes: u64, bar: &ProgressBar) -> Outcome<u64> {
     let mut buffer = Aligned::<u8>::new(REQUEST_BYTES);
     let mut random = Random::new(bytes);
-    for request in 0..requests(bytes)? {
+    let mut time = Duration::ZERO;
+    let total = requests(bytes)?;
+    for request in 0..total {
         for word in buffer.slice().chunks_exact_mut(8) {
             word.copy_from_slice(&random.next().to_le_bytes());
         }
+        let start = Instant::now();
         storage.write_at(request * REQUEST_BYTES as u64, buffer.slice())?;
+        time += start.elapsed();
         bar.inc(REQUEST_BYTES as u64);
     }
-    Ok(storage.sync()?)
+    let start = Instant::now();
+    storage.sync()?;
+    Ok(rate(total * REQUEST_BYTES as u64, time + start.elapsed()))
 }
 
-/// Reads what [`fill`] wrote, from front to back.
-pub fn read_rate(storage: &dyn Storage, bytes: u64, bar: &ProgressBar) -> Outcome<ReadRate> {
+/// The rate at which what [`write_rate`] wrote is read, from front to back.
+pub fn read_rate(storage: &dyn Storage, bytes: u64, bar: &ProgressBar) -> Outcome<u64> {
     let mut buffer = Aligned::<u8>::new(REQUEST_BYTES);
     let total = requests(bytes)?;
     let mut rates = Vec::new();
@@ -73,7 +70,7 @@ pub fn read_rate(storage: &dyn Storage, bytes: u64, bar: &ProgressBar) -> Outcom
         }
         rates.push(rate(count * REQUEST_BYTES as u64, start.elapsed()));
     }
-    Ok(ReadRate { bytes_per_second: median(rates), is_direct: storage.is_direct() })
+    Ok(median(rates))
 }
 
 /// Packs and unpacks chunks of that shape for about `budget` each.
@@ -86,11 +83,8 @@ pub fn codec_rate(
     let geometry = Geometry { shape, id: ChunkId::default(), tokens: CHUNK_TOKENS };
     let mut chunk = Aligned::<u16>::new(shape.block_values() * 2);
     let mut random = Random::new(1);
-    for value in chunk.slice() {
-        // Bell-shaped, as keys and values are.
-        let sum = random.unit() + random.unit() + random.unit() + random.unit() - 2.0;
-        *value = f16::from_f64(sum).to_bits();
-    }
+    let values: Vec<f32> = chunk.slice().iter().map(|_| bell(&mut random)).collect();
+    kernels.f32_to_f16.call(&values, chunk.slice());
     let mut packed = Aligned::<u8>::new(codec.packed_bytes_max(&geometry));
     let packed_bytes = codec.pack(kernels, &geometry, chunk.slice(), packed.slice())?;
     let chunk_bytes = shape.chunk_bytes() as u64;
@@ -110,6 +104,12 @@ pub fn codec_rate(
         chunk_bytes,
         packed_bytes: packed_bytes as u64,
     })
+}
+
+/// Bell-shaped about 0, as keys and values are.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to single precision is meant")]
+fn bell(random: &mut Random) -> f32 {
+    (random.unit() + random.unit() + random.unit() + random.unit() - 2.0) as f32
 }
 
 /// The rate of `work`, which handles `bytes` each time: once to warm up, then for `budget`.
@@ -288,17 +288,15 @@ mod tests {
     const SHAPE: KvShape = KvShape { layers: 2, kv_heads: 2, head_dim: 32 };
 
     #[test]
-    fn what_was_filled_is_read_and_counted() {
+    fn what_was_written_is_read_and_counted() {
         let storage = Memory::default();
         let bar = ProgressBar::hidden();
-        fill(&storage, READ_BYTES_MIN, &bar).unwrap();
+        assert!(write_rate(&storage, READ_BYTES_MIN, &bar).unwrap() > 0);
         assert_eq!(storage.length().unwrap(), READ_BYTES_MIN);
         let bytes = storage.bytes.lock().unwrap().clone();
         let (first, rest) = bytes.split_at(REQUEST_BYTES);
         assert!(first != &rest[..REQUEST_BYTES]);
-        let rate = read_rate(&storage, READ_BYTES_MIN, &bar).unwrap();
-        assert!(rate.bytes_per_second > 0);
-        assert!(!rate.is_direct);
+        assert!(read_rate(&storage, READ_BYTES_MIN, &bar).unwrap() > 0);
         assert_eq!(bar.position(), 2 * READ_BYTES_MIN);
     }
 
@@ -306,28 +304,28 @@ mod tests {
     fn a_file_that_shrank_and_a_full_or_failing_disk_are_errors() {
         let bar = ProgressBar::hidden();
         let storage = Memory::default();
-        fill(&storage, READ_BYTES_MIN, &bar).unwrap();
+        write_rate(&storage, READ_BYTES_MIN, &bar).unwrap();
         storage.bytes.lock().unwrap().pop();
         let failure = read_rate(&storage, READ_BYTES_MIN, &bar).unwrap_err();
         assert!(failure.message.contains("ends early"), "{failure}");
         let full = Memory { is_full: true, ..Memory::default() };
-        let failure = fill(&full, READ_BYTES_MIN, &bar).unwrap_err();
+        let failure = write_rate(&full, READ_BYTES_MIN, &bar).unwrap_err();
         assert!(failure.hint.is_some_and(|hint| hint.contains("--cache-dir")));
         let failing = Memory { sync_fails: true, ..Memory::default() };
-        assert!(fill(&failing, READ_BYTES_MIN, &bar).is_err());
+        assert!(write_rate(&failing, READ_BYTES_MIN, &bar).is_err());
     }
 
     #[test]
     fn too_few_bytes_are_a_usage_error() {
         let bar = ProgressBar::hidden();
-        let failure = fill(&Memory::default(), READ_BYTES_MIN - 1, &bar).unwrap_err();
+        let failure = write_rate(&Memory::default(), READ_BYTES_MIN - 1, &bar).unwrap_err();
         assert_eq!(failure.exit, crate::failure::Exit::Usage);
     }
 
     #[test]
     fn a_codec_is_measured_both_ways() {
         let codec = Copying::default();
-        let rate = codec_rate(&codec, &Kernels {}, SHAPE, Duration::ZERO).unwrap();
+        let rate = codec_rate(&codec, &Kernels::portable(), SHAPE, Duration::ZERO).unwrap();
         assert_eq!(rate.chunk_bytes, SHAPE.chunk_bytes() as u64);
         assert_eq!(rate.packed_bytes, rate.chunk_bytes + 64);
         assert!(rate.pack_bytes_per_second > 0);
@@ -338,7 +336,7 @@ mod tests {
     #[test]
     fn a_codec_that_fails_is_an_error() {
         let codec = Copying { unpack_fails: true, ..Copying::default() };
-        let failure = codec_rate(&codec, &Kernels {}, SHAPE, Duration::ZERO).unwrap_err();
+        let failure = codec_rate(&codec, &Kernels::portable(), SHAPE, Duration::ZERO).unwrap_err();
         assert!(failure.message.contains("checksum"), "{failure}");
     }
 

@@ -1,20 +1,17 @@
 //! The program `mzcache`: parses the command line, runs a command, turns its outcome into messages
 //! and an exit code. 0 is success, 1 a failure, 2 a wrong command line.
 //!
-//! `cli` says what may be asked for, `commands` what is done. Text goes through `text`, `template`
+//! `cli` says what may be asked for, `commands` what is done, on an `engine`. Text goes through `text`, `template`
 //! and `sample`; models with random weights come from `shape` and `synthetic`; files are written
 //! by `place` under `paths`. Never unsafe, never a panic for what a user or a file does.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "commands that run models are not part of it yet")
-)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
 
 mod amount;
 mod cli;
 mod commands;
+mod engine;
 mod failure;
 mod measure;
 mod paths;
@@ -71,8 +68,8 @@ fn run(cli: &Cli) -> Outcome<()> {
     let mut console = Console::new(&cli.common, &mut out, &mut notes);
     match &cli.command {
         Command::Profile(arguments) => commands::profile(&cli.common, arguments, &mut console),
-        Command::Run(_) | Command::Chat(_) | Command::Demo(_) => {
-            Err(Failure::new("this build cannot run models"))
-        }
+        Command::Run(arguments) => commands::run(&cli.common, arguments, &mut console),
+        Command::Chat(arguments) => commands::chat(&cli.common, arguments, &mut console),
+        Command::Demo(arguments) => commands::demo(&cli.common, arguments, &mut console),
     }
 }

@@ -53,6 +53,7 @@ impl Model {
     }
 
     /// Length of the file.
+    #[cfg(test)]
     pub const fn file_bytes(&self) -> u64 {
         self.file_bytes
     }

@@ -16,6 +16,7 @@ pub struct TextStream<'a> {
 
 impl<'a> TextStream<'a> {
     /// A text that begins at the start of a context.
+    #[cfg(test)]
     pub const fn from_start(tokenizer: &'a Tokenizer) -> Self {
         TextStream { tokenizer, held: Vec::new(), is_start: true }
     }

@@ -137,6 +137,7 @@ impl Tokenizer {
     }
 
     /// The text of tokens from the start of a context.
+    #[cfg(test)]
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut stream = super::TextStream::from_start(self);
         let mut text: String = ids.iter().map(|id| stream.push(*id)).collect();

@@ -3,7 +3,6 @@
 use super::{Gguf, Scalar, Value};
 use crate::error::{Code, Error};
 use crate::limits::{GGUF_KEYS_MAX, GGUF_TENSORS_MAX};
-use std::format;
 use std::string::String;
 use std::vec::Vec;
 
@@ -290,6 +289,6 @@ fn a_file_cut_anywhere_is_refused_unless_only_padding_is_gone() {
     let bytes = Writer::small().with_key("strings", 9, &strings.concat()).bytes();
     for end in 0..bytes.len() {
         let error = Gguf::parse(&bytes[..end]).unwrap_err();
-        assert_eq!(error.code, Code::Truncated, "{end} {}", format!("{error}"));
+        assert_eq!(error.code, Code::Truncated, "{end} {error}");
     }
 }

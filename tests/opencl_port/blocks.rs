@@ -21,9 +21,9 @@ fn vectors_are_added_in_every_mode_through_both_shapes_of_library() {
             let values: Vec<f32> = (0..N).map(|i| i as f32).collect();
             a.write(0, &bytes(&values)).unwrap();
             b.write(4, &bytes(&values[1..])).unwrap();
-            kernel.set_memory(0, a.memory()).unwrap();
-            kernel.set_memory(1, b.memory()).unwrap();
-            kernel.set_memory(2, c.memory()).unwrap();
+            kernel.set_memory(0, a.region()).unwrap();
+            kernel.set_memory(1, b.region()).unwrap();
+            kernel.set_memory(2, c.region()).unwrap();
             kernel.set_value(3, N as u32).unwrap();
             kernel.set_value(4, 0.5f32).unwrap();
             let event = opened.queue.run_after(&kernel, WorkSize::linear(1024, 64), &[]).unwrap();

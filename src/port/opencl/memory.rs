@@ -11,6 +11,9 @@ use super::device::{DeviceInfo, SvmCaps};
 use super::queue::{Event, Queue};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
+use crate::port::DeviceRegion;
+use core::cell::Cell;
+use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
 /// How host and device come to the same bytes.
@@ -50,30 +53,6 @@ impl MemoryMode {
             MemoryMode::Coarse => "coarse-grain shared memory",
             MemoryMode::Buffers => "device buffers",
         }
-    }
-}
-
-/// Memory as a kernel's argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceMemory {
-    /// The address of shared memory.
-    Shared(usize),
-    /// A buffer, from its start.
-    Buffer(BufferHandle),
-}
-
-/// Names a buffer while its owner is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferHandle(Handle);
-
-// SAFETY: the handle may be used from any thread (OpenCL 3.0, appendix A.2).
-unsafe impl Send for BufferHandle {}
-// SAFETY: as above.
-unsafe impl Sync for BufferHandle {}
-
-impl BufferHandle {
-    pub(super) fn handle(self) -> Handle {
-        self.0
     }
 }
 
@@ -136,6 +115,8 @@ pub struct Block {
     kind: Kind,
     bytes: usize,
     queue: Queue,
+    /// Two threads must not map it at a time.
+    not_shared: PhantomData<Cell<()>>,
 }
 
 impl Block {
@@ -152,7 +133,7 @@ impl Block {
             MemoryMode::Buffers => Kind::Buffer(create_buffer(context, bytes)?),
             shared => Kind::Shared(Shared::new(context, mode == MemoryMode::Fine, bytes)?, shared),
         };
-        let block = Block { kind, bytes, queue: queue.share()? };
+        let block = Block { kind, bytes, queue: queue.share()?, not_shared: PhantomData };
         block.clear()?;
         Ok(block)
     }
@@ -162,19 +143,11 @@ impl Block {
         self.bytes
     }
 
-    /// As a kernel's argument.
-    pub fn memory(&self) -> DeviceMemory {
+    /// As the device names it, for a kernel's argument or a table of addresses.
+    pub fn region(&self) -> DeviceRegion {
         match &self.kind {
-            Kind::Shared(shared, _) => DeviceMemory::Shared(shared.start.expose_provenance().get()),
-            Kind::Buffer(object) => DeviceMemory::Buffer(BufferHandle(object.handle())),
-        }
-    }
-
-    /// The address for a table of pointers; `None` for a buffer, which has none.
-    pub fn address(&self) -> Option<u64> {
-        match self.memory() {
-            DeviceMemory::Shared(address) => u64::try_from(address).ok(),
-            DeviceMemory::Buffer(_) => None,
+            Kind::Shared(shared, _) => shared_region(shared.start),
+            Kind::Buffer(object) => buffer_region(object.handle(), 0),
         }
     }
 
@@ -273,7 +246,7 @@ impl Block {
             with(start.as_ptr());
             return Ok(());
         }
-        // SAFETY: live coarse-grain memory; `&mut self` or the end of this call keep it unmapped.
+        // SAFETY: live coarse-grain memory; blocks are not shared, and this call unmaps what it maps.
         unsafe { self.queue.map(start, bytes, flags)? };
         with(start.as_ptr());
         // SAFETY: mapped above, and `with` is done.
@@ -288,6 +261,17 @@ impl Drop for Block {
             let _lost = self.queue.finish();
         }
     }
+}
+
+pub(super) fn shared_region(start: NonNull<u8>) -> DeviceRegion {
+    let address = u64::try_from(start.expose_provenance().get()).unwrap_or(0);
+    DeviceRegion { address, ..DeviceRegion::default() }
+}
+
+pub(super) fn buffer_region(buffer: Handle, offset: usize) -> DeviceRegion {
+    let expand = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+    let buffer = expand(buffer.expose_provenance());
+    DeviceRegion { address: 0, buffer, offset: expand(offset) }
 }
 
 /// A buffer of the device, its content undefined.

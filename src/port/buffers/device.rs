@@ -54,11 +54,6 @@ struct Hold {
     bytes: usize,
 }
 
-// SAFETY: a region may be used and ended from any thread (contract of `SharedMemory`).
-unsafe impl Send for Hold {}
-// SAFETY: as above; all methods only read.
-unsafe impl Sync for Hold {}
-
 impl Hold {
     fn end(&self) {
         // SAFETY: begun when this was made and ended once, by its owner's drop, which gives up its
@@ -72,6 +67,11 @@ pub struct DeviceLease<'a> {
     entry: &'a Slot,
     hold: Hold,
 }
+
+// SAFETY: as a `Lease`; a region may be ended from any thread (contract of `SharedMemory`).
+unsafe impl Send for DeviceLease<'_> {}
+// SAFETY: as above; all methods only read.
+unsafe impl Sync for DeviceLease<'_> {}
 
 impl DeviceLease<'_> {
     /// As the accelerator names it.

@@ -20,20 +20,6 @@ const WHAT: &str = "shared buffer";
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnonymousMemory;
 
-#[cfg(feature = "opencl")]
-impl AnonymousMemory {
-    /// Gives a region's pages back and keeps its addresses: it reads as zeros from then on, and
-    /// pages come back as it is written.
-    ///
-    /// # Safety
-    ///
-    /// The region came from `allocate` and was not released; nobody refers to its bytes.
-    pub(in crate::port) unsafe fn drop_pages(region: &Region) {
-        // SAFETY: the caller's promise. A kernel that declines keeps the pages, and that is all.
-        let _declined = unsafe { advise(region.start, region.bytes, libc::MADV_DONTNEED) };
-    }
-}
-
 // SAFETY: a region is a fresh private mapping of at least the size asked for, zero-filled by the
 // kernel, and stays mapped until `release`.
 unsafe impl SharedMemory for AnonymousMemory {

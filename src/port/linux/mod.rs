@@ -39,6 +39,8 @@ pub use hwcap::{HardwareCaps, hardware_caps};
 pub use mapped::MappedFile;
 pub use memory::AnonymousMemory;
 pub use meter::{ProcessMeter, ResidentBytes};
+#[cfg(feature = "opencl")]
+pub(in crate::port) use pages::drop_whole_pages;
 pub use park::FutexPark;
 pub use rows::RowFile;
 pub use team::{TEAM_STACK_BYTES, ThreadTeam};

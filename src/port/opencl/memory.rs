@@ -7,11 +7,12 @@
 
 use super::api::*;
 use super::context::{Context, Object};
-use super::device::{DeviceInfo, SvmCaps};
+use super::device::{DeviceInfo, DeviceKind, SvmCaps};
 use super::queue::{Event, Queue};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
 use crate::port::DeviceRegion;
+use crate::port::linux::drop_whole_pages;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -59,10 +60,12 @@ impl MemoryMode {
 /// Shared memory, aligned for direct reads, freed when dropped.
 pub(super) struct Shared {
     api: &'static Api,
-    context: Context,
+    context: Object,
+    is_host_memory: bool,
     /// What the driver gave; it need not be aligned.
     raw: NonNull<u8>,
     pub(super) start: NonNull<u8>,
+    bytes: usize,
 }
 
 // SAFETY: shared memory may be freed and used from any thread.
@@ -83,24 +86,40 @@ impl Shared {
         if u64::try_from(padded).is_ok_and(|size| size > context.device().alloc_bytes_max) {
             return Err(Error::new(Code::LimitExceeded, ALLOC).with(bytes));
         }
+        let device = context.device();
+        // Taken before the memory, which would be lost if this failed.
+        let context = context.reference()?;
         let flags = MEM_READ_WRITE | if fine { MEM_SVM_FINE_GRAIN_BUFFER } else { 0 };
         // SAFETY: the context is alive; the driver checks the rest.
-        let raw = unsafe { alloc(context.object.handle(), flags, padded, 0) };
+        let raw = unsafe { alloc(context.handle(), flags, padded, 0) };
         let raw = NonNull::new(raw.cast::<u8>()).ok_or(none)?;
         let skip = raw.align_offset(IO_ALIGN);
         assert!(skip < IO_ALIGN);
         // SAFETY: `skip` is below the padding.
         let start = unsafe { raw.add(skip) };
-        Ok(Shared { api, context: context.share()?, raw, start })
+        let shared = Shared {
+            api,
+            context,
+            is_host_memory: device.kind == DeviceKind::Cpu,
+            raw,
+            start,
+            bytes,
+        };
+        Ok(shared)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // Drivers for CPUs take their memory from the C library, which may keep what is freed.
+        if self.is_host_memory {
+            // SAFETY: nobody looks at the bytes any more, as below.
+            unsafe { drop_whole_pages(self.start, self.bytes) };
+        }
         if let Some(free) = self.api.svm_free {
             // SAFETY: the driver gave `raw` for this context; whoever drops this has made sure that
             // no command uses it any more.
-            unsafe { free(self.context.object.handle(), self.raw.as_ptr().cast()) };
+            unsafe { free(self.context.handle(), self.raw.as_ptr().cast()) };
         }
     }
 }

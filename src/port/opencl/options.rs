@@ -113,10 +113,11 @@ mod tests {
         assert_eq!(BuildOptions::new().c_str(), c"");
         let long = std::vec![b'x'; OPTIONS_BYTES_MAX - 1];
         let long = core::str::from_utf8(&long).unwrap();
-        let code = |text| BuildOptions::new().with(text).map_err(|error| error.code).err();
+        let code = |text: &str| BuildOptions::new().with(text).map_err(|error| error.code).err();
         assert_eq!(code(long), None);
         assert_eq!(BuildOptions::new().with(long).unwrap().c_str().count_bytes(), long.len());
-        assert_eq!(code(std::format!("{long}x").as_str()), Some(Code::LimitExceeded));
+        let longer = std::format!("{long}x");
+        assert_eq!(code(&longer), Some(Code::LimitExceeded));
         assert_eq!(code("a\0b"), Some(Code::LimitExceeded));
     }
 }

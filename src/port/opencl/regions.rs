@@ -1,7 +1,7 @@
 //! Shared buffers on an accelerator: the [`SharedMemory`] port in three modes.
 //!
 //! Invariant: a region is the host's or the device's, as its [`Turn`] says, and is handed over
-//! only when nobody uses it.
+//! only when nobody uses it. Fine-grain regions are both's, at all times.
 //!
 //! | mode | region | to the device | to the host |
 //! |---|---|---|---|
@@ -27,7 +27,7 @@ use super::queue::Queue;
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
-use crate::port::linux::{AnonymousMemory, FutexPark};
+use crate::port::linux::{AnonymousMemory, FutexPark, drop_whole_pages};
 use crate::port::lock::Lock;
 use crate::port::{DeviceRegion, Region, SharedMemory, Use};
 use crate::sync::{Entry, Party, Turn};
@@ -163,8 +163,9 @@ impl DeviceBuffers {
 
     fn back(&self, usage: Use, bytes: usize) -> Result<(Backing, Region)> {
         if self.mode != MemoryMode::Buffers {
-            let shared = Shared::new(&self.context, self.mode == MemoryMode::Fine, bytes)?;
-            if self.mode == MemoryMode::Coarse {
+            let fine = self.mode == MemoryMode::Fine;
+            let shared = Shared::new(&self.context, fine, bytes)?;
+            if !fine {
                 // SAFETY: fresh coarse-grain memory, which nobody has mapped.
                 unsafe { self.transfer.map(shared.start, bytes, MAP_WRITE_INVALIDATE)? };
             }
@@ -248,7 +249,6 @@ impl DeviceBuffers {
 
     fn hand_to_device(&self, backing: &Backing, region: &Region) -> Result<()> {
         match backing {
-            Backing::Shared(_) if self.mode == MemoryMode::Fine => Ok(()),
             // SAFETY: mapped when it was allocated or last handed to the host, and no host user is
             // in (its turn is being handed over).
             Backing::Shared(shared) => unsafe { self.compute.unmap(shared.start) },
@@ -259,7 +259,7 @@ impl DeviceBuffers {
                     unsafe { core::slice::from_raw_parts(region.start.as_ptr(), region.bytes) };
                 self.transfer.write_buffer(handle, offset, bytes)?;
                 // SAFETY: nobody looks at the pages before a download has filled them again.
-                unsafe { AnonymousMemory::drop_pages(host) };
+                unsafe { drop_whole_pages(region.start, host.bytes) };
                 Ok(())
             }
         }
@@ -267,7 +267,6 @@ impl DeviceBuffers {
 
     fn hand_to_host(&self, backing: &Backing, region: &Region) -> Result<()> {
         match backing {
-            Backing::Shared(_) if self.mode == MemoryMode::Fine => Ok(()),
             // On the compute queue, behind the kernels and the unmapping before them.
             Backing::Shared(shared) => {
                 // SAFETY: live coarse-grain memory, unmapped when it was handed to the device.
@@ -289,6 +288,9 @@ impl DeviceBuffers {
     ///
     /// The region is live until its use ends.
     unsafe fn enter(&self, region: &Region, party: Party) -> Result<()> {
+        if self.mode == MemoryMode::Fine {
+            return Ok(());
+        }
         let Some(row) = self.row(region) else { return Ok(()) };
         match row.turn.enter(party) {
             Entry::Joined => Ok(()),
@@ -388,6 +390,9 @@ unsafe impl SharedMemory for DeviceBuffers {
     }
 
     unsafe fn end(&self, region: &Region) {
+        if self.mode == MemoryMode::Fine {
+            return;
+        }
         if let Some(row) = self.row(region) {
             row.turn.leave();
         }

@@ -1,7 +1,7 @@
 //! What the process holds follows what the device's shared buffers hold.
 //!
-//! And nothing of it is the Rust heap's. One test alone in its process, so that nothing else changes
-//! the numbers meanwhile.
+//! And nothing of it is the Rust heap's. One test alone in its process, so that nothing else
+//! changes the numbers meanwhile.
 
 use mzcache::Code;
 use mzcache::arena::{Arena, Sizer};

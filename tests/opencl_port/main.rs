@@ -5,8 +5,11 @@
 mod blocks;
 mod cache;
 mod failures;
+#[path = "../manager/mod.rs"]
+mod manager;
 mod planted;
 mod regions;
+mod runtime;
 #[path = "../support/mod.rs"]
 mod scratch;
 mod support;

@@ -36,7 +36,8 @@ struct Fixture {
     buffers: Buffers,
 }
 
-fn memory(sizer: &Sizer) -> Arena {
+/// Memory that never goes away.
+pub fn memory(sizer: &Sizer) -> Arena {
     let bytes = vec![MaybeUninit::new(0xA5); sizer.required().unwrap()];
     Arena::new(Box::leak(bytes.into_boxed_slice())).unwrap()
 }

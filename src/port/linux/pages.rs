@@ -57,7 +57,8 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) -> bool {
 ///
 /// # Safety
 ///
-/// The range is mapped anonymous memory; if the advice drops pages, nothing refers to them any more.
+/// The range is mapped anonymous memory; if the advice drops pages, nothing refers to them any
+/// more.
 pub(super) unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: c_int) -> Result<(), i32> {
     // SAFETY: the caller's promise.
     match unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) } {

@@ -2,8 +2,8 @@
 //!
 //! A file's name is the hash of everything that its content follows from: device, platform, driver,
 //! options and sources. Invariant: a program comes out of a file only if the file is whole, by its
-//! checksums, and was made from the same; anything else is as good as no file. Files are replaced in
-//! one step, so several processes may share a directory. It must belong to the process's user
+//! checksums, and was made from the same; anything else is as good as no file. Files are replaced
+//! in one step, so several processes may share a directory. It must belong to the process's user
 //! alone, since what lies there is run on the device.
 
 use super::compiler::{Compiler, compile_in_child};

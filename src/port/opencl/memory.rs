@@ -265,7 +265,7 @@ impl Block {
             with(start.as_ptr());
             return Ok(());
         }
-        // SAFETY: live coarse-grain memory; blocks are not shared, and this call unmaps what it maps.
+        // SAFETY: live coarse-grain memory; blocks are not shared, and this call unmaps.
         unsafe { self.queue.map(start, bytes, flags)? };
         with(start.as_ptr());
         // SAFETY: mapped above, and `with` is done.

@@ -30,8 +30,33 @@ pub(in crate::port) enum Ending {
 
 const PAUSE_MICROS: libc::useconds_t = 2000;
 
-unsafe extern "C" {
-    static environ: *const *mut c_char;
+/// The C library's own. `libc` does not declare the functions for Android, which has them since
+/// API level 28.
+mod foreign {
+    use core::ffi::{c_char, c_int};
+    use libc::{pid_t, posix_spawn_file_actions_t as Actions, posix_spawnattr_t as Attributes};
+
+    unsafe extern "C" {
+        pub(super) static mut environ: *const *mut c_char;
+
+        pub(super) fn posix_spawn(
+            child: *mut pid_t,
+            path: *const c_char,
+            actions: *const Actions,
+            attributes: *const Attributes,
+            arguments: *const *mut c_char,
+            environment: *const *mut c_char,
+        ) -> c_int;
+        pub(super) fn posix_spawn_file_actions_init(actions: *mut Actions) -> c_int;
+        pub(super) fn posix_spawn_file_actions_destroy(actions: *mut Actions) -> c_int;
+        pub(super) fn posix_spawn_file_actions_addopen(
+            actions: *mut Actions,
+            file: c_int,
+            path: *const c_char,
+            flags: c_int,
+            mode: libc::mode_t,
+        ) -> c_int;
+    }
 }
 
 /// Runs the program with this process's environment, its input empty and its output dropped;
@@ -51,18 +76,20 @@ pub(in crate::port) fn run(
         *pointer = argument.as_ptr().cast_mut();
     }
     let files = FileActions::new(what)?;
+    // SAFETY: the C library's own variable. Whoever changes the environment of a process with
+    // threads breaks that library's rule, as for every reader of it.
+    let environment = unsafe { (&raw const foreign::environ).read() };
     let mut child = 0;
-    // SAFETY: path and arguments are C strings, the list of arguments ends with null, the file
-    // actions are initialised. `environ` is the C library's; whoever changes it meanwhile breaks
-    // that library's own rule.
+    // SAFETY: path and arguments are C strings, the lists end with null, the file actions are
+    // initialised.
     let status = unsafe {
-        libc::posix_spawn(
+        foreign::posix_spawn(
             &raw mut child,
             path.as_ptr(),
             &raw const files.0,
             ptr::null(),
             pointers.as_ptr(),
-            environ,
+            environment,
         )
     };
     match status {
@@ -109,7 +136,7 @@ impl FileActions {
     fn new(what: &'static str) -> Result<FileActions> {
         let mut actions = MaybeUninit::uninit();
         // SAFETY: the place is writable for the structure.
-        match unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) } {
+        match unsafe { foreign::posix_spawn_file_actions_init(actions.as_mut_ptr()) } {
             0 => {}
             errno => return Err(errno::error(what, errno)),
         }
@@ -121,7 +148,7 @@ impl FileActions {
             let null = c"/dev/null".as_ptr();
             // SAFETY: the actions are initialised, the path is a C string.
             let status = unsafe {
-                libc::posix_spawn_file_actions_addopen(&raw mut actions.0, file, null, flags, 0)
+                foreign::posix_spawn_file_actions_addopen(&raw mut actions.0, file, null, flags, 0)
             };
             if status != 0 {
                 return Err(errno::error(what, status));
@@ -134,7 +161,7 @@ impl FileActions {
 impl Drop for FileActions {
     fn drop(&mut self) {
         // SAFETY: initialised, and used no more.
-        unsafe { libc::posix_spawn_file_actions_destroy(&raw mut self.0) };
+        unsafe { foreign::posix_spawn_file_actions_destroy(&raw mut self.0) };
     }
 }
 

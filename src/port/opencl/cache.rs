@@ -68,7 +68,8 @@ impl<'a> ProgramCache<'a> {
     }
 
     /// A program, out of its file if there is one, compiled otherwise: by `compiler` in a child
-    /// process where one is given, so that a crash of the driver's compiler ends the child alone.
+    /// process where one is given, so that a crash of the driver's compiler ends the child alone
+    /// (see [`Workarounds::BUILD_IN_CHILD`](super::Workarounds::BUILD_IN_CHILD)).
     /// After `BuildFailed` the log says why, or the error's value is the signal that ended the
     /// child.
     pub fn program(
@@ -108,8 +109,10 @@ impl<'a> ProgramCache<'a> {
         let file = PageBytes::read(WHAT, path.c_str(), HEADER_BYTES + BINARY_BYTES_MAX)?;
         let loaded = open_file(&file, key)
             .and_then(|binary| Program::load(context, binary, source.options, log));
-        if loaded.is_err() {
-            // It will never be good again.
+        // What a device lacked may be there next time; anything else is the file's fault.
+        if let Err(error) = &loaded
+            && ![Code::OutOfMemory, Code::DeviceLost].contains(&error.code)
+        {
             remove(path.c_str());
         }
         loaded

@@ -29,6 +29,7 @@ extern crate std;
 pub mod arena;
 pub mod codec;
 pub mod error;
+pub mod ffi;
 pub mod kernel;
 pub mod limits;
 pub mod policy;

@@ -1,6 +1,6 @@
 //! What a runtime is made for, and how much memory that takes.
 
-use super::open::place_sizes;
+use super::Runtime;
 use super::weights::WeightUnit;
 use crate::arena::Sizer;
 use crate::codec::{self, Geometry};
@@ -159,8 +159,7 @@ impl Config<'_> {
 
 /// Bytes of memory that [`super::Runtime::open`] needs for this configuration, at any alignment.
 pub fn required_bytes(config: &Config<'_>) -> Result<usize> {
-    config.validate()?;
     let mut sizer = Sizer::new();
-    place_sizes(&mut sizer, config)?;
+    Runtime::size(&mut sizer, config)?;
     sizer.required()
 }

@@ -56,7 +56,7 @@ pub struct Runtime {
 }
 
 /// Adds what [`Runtime::open`] places, in the same order.
-pub(super) fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
     let segments = config.layout()?;
     sizer.slice::<u64>(config.weights.len())?;
     Machine::size(sizer, config.weights.len(), config.shape.layers, config.columns_max()?)?;
@@ -92,6 +92,12 @@ impl Runtime {
         place_sizes(&mut sizer, config)?;
         assert_eq!(used, sizer.used(), "the size query and the placement agree");
         Ok(runtime)
+    }
+
+    /// Adds what [`Runtime::place`] places.
+    pub fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+        config.validate()?;
+        place_sizes(sizer, config)
     }
 
     /// As [`Runtime::open`], inside an arena that holds other things too.

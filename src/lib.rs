@@ -30,6 +30,8 @@ pub mod arena;
 pub mod codec;
 pub mod error;
 pub mod ffi;
+#[cfg(feature = "infer")]
+pub mod infer;
 pub mod kernel;
 pub mod limits;
 pub mod policy;

@@ -23,6 +23,14 @@ pub const SEGMENTS_MAX: u16 = 8192;
 pub const IO_ALIGN: usize = 4096;
 /// Parts into which a unit's read may be split so that several readers share it.
 pub const PARTS_MAX: u32 = 64;
+/// Keys of a model file.
+pub const GGUF_KEYS_MAX: usize = 256;
+/// Tensors of a model file.
+pub const GGUF_TENSORS_MAX: u64 = 8192;
+/// Longest row of a weight matrix that compute takes, in values.
+pub const ROW_VALUES_MAX: usize = 1 << 18;
+/// Tokens that compute takes at once.
+pub const BATCH_TOKENS_MAX: usize = 256;
 /// Smallest part: storage saturates at 512 KiB, larger parts cost fewer calls.
 pub const PART_BYTES_MIN: u64 = 4 << 20;
 

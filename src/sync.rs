@@ -240,3 +240,6 @@ impl PartSet {
         part < u64::BITS && self.0.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -196,6 +196,20 @@ pub struct Extent {
     pub buffer_offset: u64,
 }
 
+/// One weight unit: windows of the model file, one after another in its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightUnit<'a> {
+    /// In buffer order, without gaps.
+    pub extents: &'a [Extent],
+}
+
+impl WeightUnit<'_> {
+    /// Size of the unit's buffer.
+    pub fn bytes(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.bytes).fold(0, u64::saturating_add)
+    }
+}
+
 /// Rounds up to a multiple of a power of two; `None` on overflow.
 pub const fn align_up(value: u64, align: u64) -> Option<u64> {
     debug_assert!(align.is_power_of_two());

@@ -6,14 +6,19 @@ mod support;
 use mzcache::port::linux::{
     File, FutexPark, MappedFile, MonotonicClock, RowFile, hardware_caps, map_arena, unmap_arena,
 };
-use mzcache::port::{Clock, Park, Rows, Storage};
+use mzcache::port::{Clock, Park, RowReader, Storage};
 use mzcache::sync::Word;
 use mzcache::units::Nanos;
 use mzcache::{Code, Error};
 use std::ffi::CString;
+use std::path::Path;
 use support::{Aligned, ScratchFile, pattern};
 
 const BLOCK: usize = 4096;
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
+}
 
 fn assert_reads_match(file: &File, bytes: &[u8]) {
     let blocks = bytes.len().div_ceil(BLOCK);
@@ -37,7 +42,7 @@ fn direct_reads_equal_the_file_at_all_offsets_and_at_every_tail() {
         for blocks in [0, 1, 300] {
             let bytes = pattern(blocks * BLOCK + tail, 7);
             let scratch = ScratchFile::with(&format!("direct-{blocks}-{tail}"), &bytes);
-            let file = File::open_model(&scratch.c_path()).unwrap();
+            let file = File::open_model(&c_path(&scratch.0)).unwrap();
             assert!(file.is_direct(), "the scratch directory's file system has no O_DIRECT");
             assert_eq!(file.length().unwrap(), bytes.len() as u64);
             assert_reads_match(&file, &bytes);
@@ -50,7 +55,7 @@ fn direct_reads_equal_the_file_at_all_offsets_and_at_every_tail() {
 fn the_swap_file_keeps_what_was_written_and_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = ScratchFile::absent("swap");
-    let file = File::create_swap(&scratch.c_path()).unwrap();
+    let file = File::create_swap(&c_path(&scratch.0)).unwrap();
     let mode = std::fs::metadata(&scratch.0).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut block = Aligned::filled(3 * BLOCK, 0);
@@ -65,31 +70,31 @@ fn the_swap_file_keeps_what_was_written_and_is_private() {
     assert_reads_match(&file, &expected);
     drop(file);
 
-    let file = File::open_swap(&scratch.c_path()).unwrap();
+    let file = File::open_swap(&c_path(&scratch.0)).unwrap();
     assert_reads_match(&file, &expected);
     drop(file);
-    let file = File::create_swap(&scratch.c_path()).unwrap();
+    let file = File::create_swap(&c_path(&scratch.0)).unwrap();
     assert_eq!(file.length().unwrap(), 0);
 }
 
 #[test]
 fn two_handles_never_share_a_swap_file() {
     let scratch = ScratchFile::absent("shared-swap");
-    let first = File::create_swap(&scratch.c_path()).unwrap();
+    let first = File::create_swap(&c_path(&scratch.0)).unwrap();
     first.write_at(0, &Aligned::filled(BLOCK, 9)).unwrap();
     let in_use = Err(Error::new(Code::BadState, "swap file is in use"));
-    assert_eq!(File::create_swap(&scratch.c_path()).map(drop), in_use);
-    assert_eq!(File::open_swap(&scratch.c_path()).map(drop), in_use);
+    assert_eq!(File::create_swap(&c_path(&scratch.0)).map(drop), in_use);
+    assert_eq!(File::open_swap(&c_path(&scratch.0)).map(drop), in_use);
     assert_eq!(first.length().unwrap(), BLOCK as u64, "the refused one has truncated nothing");
     drop(first);
-    File::open_swap(&scratch.c_path()).unwrap();
+    File::open_swap(&c_path(&scratch.0)).unwrap();
 }
 
 #[test]
 fn discarded_ranges_free_blocks_and_read_as_zeros() {
     use std::os::unix::fs::MetadataExt;
     let scratch = ScratchFile::absent("discard");
-    let file = File::create_swap(&scratch.c_path()).unwrap();
+    let file = File::create_swap(&c_path(&scratch.0)).unwrap();
     file.write_at(0, &Aligned::filled(64 * BLOCK, 5)).unwrap();
     file.sync().unwrap();
     let before = std::fs::metadata(&scratch.0).unwrap().blocks();
@@ -108,7 +113,7 @@ fn discarded_ranges_free_blocks_and_read_as_zeros() {
 #[test]
 fn arguments_out_of_range_are_refused() {
     let scratch = ScratchFile::with("arguments", &pattern(4 * BLOCK, 3));
-    let model = File::open_model(&scratch.c_path()).unwrap();
+    let model = File::open_model(&c_path(&scratch.0)).unwrap();
     let mut block = Aligned::filled(2 * BLOCK, 0);
     let invalid = |error: Error| assert_eq!(error.code, Code::InvalidArgument, "{error}");
     invalid(model.read_at(1, &mut block).unwrap_err());
@@ -123,7 +128,7 @@ fn arguments_out_of_range_are_refused() {
     assert_eq!(model.discard(0, 4096).unwrap_err().code, Code::BadState);
 
     let scratch = ScratchFile::absent("arguments-swap");
-    let swap = File::create_swap(&scratch.c_path()).unwrap();
+    let swap = File::create_swap(&c_path(&scratch.0)).unwrap();
     invalid(swap.write_at(512, &block).unwrap_err());
     invalid(swap.discard(u64::MAX, 4096).unwrap_err());
     invalid(swap.discard(4096, u64::MAX).unwrap_err());
@@ -135,22 +140,22 @@ fn arguments_out_of_range_are_refused() {
 fn what_is_not_a_regular_file_is_refused_at_once() {
     let pipe = ScratchFile::absent("pipe");
     // SAFETY: a C string that outlives the call.
-    assert_eq!(unsafe { libc::mkfifo(pipe.c_path().as_ptr(), 0o600) }, 0);
+    assert_eq!(unsafe { libc::mkfifo(c_path(&pipe.0).as_ptr(), 0o600) }, 0);
     let directory = CString::new(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    for path in [pipe.c_path(), directory, c"/dev/zero".to_owned()] {
+    for path in [c_path(&pipe.0), directory, c"/dev/zero".to_owned()] {
         let model = File::open_model(&path).map(drop).unwrap_err();
         assert_eq!(model.code, Code::InvalidArgument, "{path:?} {model}");
         assert_eq!(RowFile::open(&path).map(drop).unwrap_err().code, Code::InvalidArgument);
         assert_eq!(MappedFile::open(&path).map(drop).unwrap_err().code, Code::InvalidArgument);
     }
     let absent = ScratchFile::absent("nowhere");
-    let error = File::open_model(&absent.c_path()).map(drop).unwrap_err();
+    let error = File::open_model(&c_path(&absent.0)).map(drop).unwrap_err();
     assert_eq!(error, Error::new(Code::Io, "model file").with(libc::ENOENT));
 
     let target = ScratchFile::with("link-target", b"precious");
     let link = ScratchFile::absent("link");
     std::os::unix::fs::symlink(&target.0, &link.0).unwrap();
-    let error = File::create_swap(&link.c_path()).map(drop).unwrap_err();
+    let error = File::create_swap(&c_path(&link.0)).map(drop).unwrap_err();
     assert_eq!(error, Error::new(Code::Io, "swap file").with(libc::ELOOP));
     assert_eq!(std::fs::read(&target.0).unwrap(), b"precious");
 }
@@ -171,8 +176,8 @@ fn a_file_system_without_direct_transfers_is_read_buffered_and_says_so() {
 fn a_file_that_shrinks_while_open_reads_short() {
     let bytes = pattern(64 * BLOCK, 11);
     let scratch = ScratchFile::with("shrink", &bytes);
-    let file = File::open_model(&scratch.c_path()).unwrap();
-    let rows = RowFile::open(&scratch.c_path()).unwrap();
+    let file = File::open_model(&c_path(&scratch.0)).unwrap();
+    let rows = RowFile::open(&c_path(&scratch.0)).unwrap();
     let mut into = Aligned::filled(64 * BLOCK, 0);
     assert_eq!(file.read_at(0, &mut into).unwrap(), bytes.len());
     let writer = std::fs::OpenOptions::new().write(true).open(&scratch.0).unwrap();
@@ -191,7 +196,7 @@ fn a_file_that_shrinks_while_open_reads_short() {
 fn rows_are_read_at_any_alignment() {
     let bytes = pattern(3 * BLOCK + 123, 5);
     let scratch = ScratchFile::with("rows", &bytes);
-    let rows = RowFile::open(&scratch.c_path()).unwrap();
+    let rows = RowFile::open(&c_path(&scratch.0)).unwrap();
     assert_eq!(rows.length().unwrap(), bytes.len() as u64);
     for offset in [0, 1, 511, 4095, 4097, 12_000, bytes.len()] {
         for length in [0, 1, 3, 130, 4097] {
@@ -212,7 +217,7 @@ fn rows_are_read_at_any_alignment() {
 #[test]
 fn a_full_file_system_is_no_space_and_loses_nothing() {
     let tiny = TinyFileSystem::mount("tiny");
-    let path = support::c_path(&tiny.0.join("swap"));
+    let path = c_path(&tiny.0.join("swap"));
     let file = File::create_swap(&path).unwrap();
     let half = Aligned::filled(512 << 10, 3);
     file.write_at(0, &half).unwrap();
@@ -234,7 +239,7 @@ impl TinyFileSystem {
     fn mount(name: &str) -> Self {
         let path = support::scratch(name);
         std::fs::create_dir_all(&path).unwrap();
-        let target = support::c_path(&path);
+        let target = c_path(&path);
         // SAFETY: all arguments are C strings that outlive the call.
         let mounted = unsafe {
             let options = c"size=1m".as_ptr().cast();
@@ -248,7 +253,7 @@ impl TinyFileSystem {
 
 impl Drop for TinyFileSystem {
     fn drop(&mut self) {
-        let target = support::c_path(&self.0);
+        let target = c_path(&self.0);
         // SAFETY: a C string that outlives the call.
         unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
         let _gone = std::fs::remove_dir(&self.0);
@@ -259,9 +264,9 @@ impl Drop for TinyFileSystem {
 fn a_mapped_file_shows_the_whole_file_and_an_empty_one_is_truncated() {
     let bytes = pattern(2 * BLOCK + 77, 2);
     let scratch = ScratchFile::with("mapped", &bytes);
-    assert!(MappedFile::open(&scratch.c_path()).unwrap()[..] == bytes[..]);
+    assert!(MappedFile::open(&c_path(&scratch.0)).unwrap()[..] == bytes[..]);
     let empty = ScratchFile::with("mapped-empty", &[]);
-    let error = MappedFile::open(&empty.c_path()).map(drop).unwrap_err();
+    let error = MappedFile::open(&c_path(&empty.0)).map(drop).unwrap_err();
     assert_eq!(error, Error::new(Code::Truncated, "model file"));
 }
 

@@ -195,6 +195,38 @@ fn without_a_swap_file_chunks_go_to_ram_only() {
 }
 
 #[test]
+fn evictors_take_turns_and_outlive_their_runtime() {
+    let fixture = open("evictors", &Setup::default());
+    pass(&fixture, CONTEXT).unwrap();
+    let total = total(&fixture.runtime);
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let evictor = fixture.runtime.evictor();
+            std::thread::spawn(move || {
+                let mut reports = 0;
+                for _ in 0..20 {
+                    match evictor.evict(ByteCount::new(total / 50), None) {
+                        Ok(_) => reports += 1,
+                        Err(error) => assert_eq!(error.code, Code::BadState),
+                    }
+                }
+                reports
+            })
+        })
+        .collect();
+    let reports: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert!(reports > 0);
+    let evictor = fixture.runtime.evictor();
+    let late = std::thread::spawn(move || {
+        // Ends by itself, whenever the runtime goes.
+        while evictor.evict(ByteCount::new(1), None).is_ok() {}
+    });
+    drop(fixture);
+    late.join().unwrap();
+    assert_eq!(evictor.evict(ByteCount::new(1), None).unwrap_err().code, Code::BadState);
+}
+
+#[test]
 fn cancel_leaves_units_as_they_were_or_restored() {
     let fixture = open("cancel", &Setup::default());
     pass(&fixture, CONTEXT).unwrap();

@@ -10,8 +10,8 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
 use crate::limits::LAYERS_MAX;
 use crate::policy::{Order, Profile, Scheme};
-use crate::runtime::{Config, WeightUnit};
-use crate::units::{CodecId, Extent, KvShape, TokenCount};
+use crate::runtime::{Config, Options};
+use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
 
 /// Reads the table and runs `body` with what it means.
 ///
@@ -78,24 +78,23 @@ fn meaning<'a>(table: &MzConfig, weights: &'a [WeightUnit<'a>]) -> Result<Config
         head_dim: small(table.head_dim, "head size")?,
     };
     let codec = codec(table.codec)?;
+    let defaults = Options::default();
     let segment_bytes = match table.segment_bytes {
-        0 => Config::SEGMENT_BYTES,
+        0 => defaults.segment_bytes,
         bytes => bytes,
     };
-    Ok(Config {
-        shape,
+    let options = Options {
         context_tokens_max: TokenCount::new(table.context_tokens_max),
-        weights,
         codec,
         profile: profile(table, codec),
         order: order(table)?,
         scheme: scheme(table.scheme)?,
-        workers: &[],
-        stack_bytes: Config::STACK_BYTES,
         swap_file: switch(table.swap_file)?,
         segment_bytes,
         cpu: CpuFlags::detect() | from_hwcap(table.hwcap),
-    })
+        ..defaults
+    };
+    Ok(Config { shape, weights, options })
 }
 
 fn unsupported(what: &'static str, value: u32) -> Error {

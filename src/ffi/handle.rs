@@ -20,7 +20,7 @@ use crate::error::{Code, Error, Result};
 use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX};
 use crate::port::lock::Lock;
 use crate::port::{Ports, Region};
-use crate::runtime::{Config, Runtime};
+use crate::runtime::{self, Config, Runtime};
 use crate::sync::Word;
 use crate::units::{ChunkId, ChunkIndex, Kind, LayerIndex, TokenCount};
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -58,7 +58,7 @@ fn units(config: &Config<'_>) -> Result<usize> {
 }
 
 fn columns_max(config: &Config<'_>) -> Result<u16> {
-    let tokens = config.context_tokens_max;
+    let tokens = config.options.context_tokens_max;
     u16::try_from(tokens.chunks())
         .ok()
         .filter(|columns| (1..=CHUNKS_PER_LAYER_MAX).contains(columns))
@@ -74,7 +74,7 @@ pub(super) fn required_bytes(config: &Config<'_>) -> Result<usize> {
 
 fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
     sizer.value::<Tables>()?;
-    Runtime::size(sizer, config)?;
+    runtime::size(sizer, config)?;
     Holds::size(sizer, units(config)?)?;
     sizer.value::<Handle>()
 }

@@ -33,6 +33,9 @@ mod tests;
 pub use cpu::CpuFlags;
 pub use typed::{Crc32c, F16ToF32, F32ToF16, Q8_GROUP, Q8Pack, Q8Unpack};
 
+#[cfg(feature = "infer")]
+pub mod math;
+
 /// The chosen functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {

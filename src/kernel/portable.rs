@@ -58,7 +58,7 @@ pub fn crc32c(state: u32, bytes: &[u8]) -> u32 {
 /// Magnitude bits of F16 infinity; greater ones are NaNs.
 pub const F16_INFINITY: u16 = 0x7C00;
 /// Everything but the sign.
-const F16_MAGNITUDE: u16 = 0x7FFF;
+pub(super) const F16_MAGNITUDE: u16 = 0x7FFF;
 
 /// One F16 bit pattern as F32.
 #[inline(always)]
@@ -162,42 +162,61 @@ pub const fn q8_code(half: u16, steps_per_one: f32) -> i8 {
     code.cast_signed()
 }
 
-/// Packs rows into codes and scale words; false when a value is not finite.
+/// The groups of all rows, in the order of their scale words.
 #[inline(always)]
+pub(super) fn q8_groups<T>(rows: &[T], row_values: usize) -> impl Iterator<Item = &[T]> {
+    rows.chunks_exact(row_values).flat_map(|row| row.chunks(Q8_GROUP))
+}
+
+/// The groups of all rows, for writing.
+#[inline(always)]
+pub(super) fn q8_groups_mut<T>(
+    rows: &mut [T],
+    row_values: usize,
+) -> impl Iterator<Item = &mut [T]> {
+    rows.chunks_exact_mut(row_values).flat_map(|row| row.chunks_mut(Q8_GROUP))
+}
+
+/// The greatest magnitude of a group, and of what was seen before.
+#[inline(always)]
+pub(super) fn q8_absmax(before: u16, group: &[u16]) -> u16 {
+    group.iter().fold(before, |max, &half| max.max(half & F16_MAGNITUDE))
+}
+
+/// The codes of a group.
+#[inline(always)]
+pub(super) fn q8_encode(group: &[u16], steps_per_one: f32, codes: &mut [i8]) {
+    for (code, &half) in codes.iter_mut().zip(group) {
+        *code = q8_code(half, steps_per_one);
+    }
+}
+
+/// The values of a group.
+#[inline(always)]
+pub(super) fn q8_decode(codes: &[i8], step: f32, group: &mut [u16]) {
+    for (half, &code) in group.iter_mut().zip(codes) {
+        *half = f16_from_f32(f32::from(code) * step);
+    }
+}
+
+/// Packs rows into codes and scale words; false when a value is not finite.
 pub fn q8_pack(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [i8]) -> bool {
-    let groups = row_values.div_ceil(Q8_GROUP);
-    let rows = values.chunks_exact(row_values);
-    let outputs = scales.chunks_exact_mut(groups).zip(codes.chunks_exact_mut(row_values));
-    for (row, (scales, codes)) in rows.zip(outputs) {
-        let groups = row.chunks(Q8_GROUP).zip(codes.chunks_mut(Q8_GROUP));
-        for (scale, (group, codes)) in scales.iter_mut().zip(groups) {
-            let absmax = group.iter().fold(0, |max, &half| max.max(half & F16_MAGNITUDE));
-            if absmax >= F16_INFINITY {
-                return false;
-            }
-            *scale = q8_scale_word(absmax);
-            let steps_per_one = 1.0 / q8_step(*scale);
-            for (code, &half) in codes.iter_mut().zip(group) {
-                *code = q8_code(half, steps_per_one);
-            }
+    let outputs = scales.iter_mut().zip(q8_groups_mut(codes, row_values));
+    for (group, (scale, codes)) in q8_groups(values, row_values).zip(outputs) {
+        let absmax = q8_absmax(0, group);
+        if absmax >= F16_INFINITY {
+            return false;
         }
+        *scale = q8_scale_word(absmax);
+        q8_encode(group, 1.0 / q8_step(*scale), codes);
     }
     true
 }
 
 /// Unpacks codes and scale words into rows.
-#[inline(always)]
 pub fn q8_unpack(scales: &[u16], codes: &[i8], row_values: usize, values: &mut [u16]) {
-    let groups = row_values.div_ceil(Q8_GROUP);
-    let rows = values.chunks_exact_mut(row_values);
-    let inputs = scales.chunks_exact(groups).zip(codes.chunks_exact(row_values));
-    for (row, (scales, codes)) in rows.zip(inputs) {
-        let groups = row.chunks_mut(Q8_GROUP).zip(codes.chunks(Q8_GROUP));
-        for (&scale, (group, codes)) in scales.iter().zip(groups) {
-            let step = q8_step(scale);
-            for (half, &code) in group.iter_mut().zip(codes) {
-                *half = f16_from_f32(f32::from(code) * step);
-            }
-        }
+    let inputs = scales.iter().zip(q8_groups(codes, row_values));
+    for (group, (&scale, codes)) in q8_groups_mut(values, row_values).zip(inputs) {
+        q8_decode(codes, q8_step(scale), group);
     }
 }

@@ -5,40 +5,27 @@ use super::portable::{
     F16_INFINITY, Q8_STEP_FORM_FROM, Q8_STEP_MAX, f16_from_f32, f32_from_f16, q8_code,
     q8_scale_word, q8_step,
 };
-use super::support::Random;
 use super::support::guard::Guarded;
+use super::support::{Random, available, rungs};
 use super::{CpuFlags, Kernels, Q8_GROUP, portable};
 use std::vec::Vec;
-
-/// Every rung that this machine can run.
-fn rungs() -> Vec<(&'static str, Kernels)> {
-    let own = available();
-    CpuFlags::LADDER.iter().map(|&(name, mask)| (name, Kernels::select(own & mask))).collect()
-}
-
-fn available() -> CpuFlags {
-    #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
-    // SAFETY: the call only reads what the system gave the process.
-    return CpuFlags::detect() | CpuFlags::from_hwcap(unsafe { libc::getauxval(libc::AT_HWCAP) });
-    #[cfg(not(all(target_arch = "aarch64", target_os = "linux")))]
-    return CpuFlags::detect();
-}
 
 #[test]
 fn flags_choose_the_rung() {
     let names = |flags| {
         let table = Kernels::select(flags);
-        [table.crc32c.isa, table.f16_to_f32.isa, table.f32_to_f16.isa]
+        assert_eq!(table.f16_to_f32.isa, table.f32_to_f16.isa);
+        [table.crc32c.isa, table.f16_to_f32.isa, table.q8_pack.isa, table.q8_unpack.isa]
     };
     let asm = |isa| if cfg!(mz_asm) { isa } else { "portable" };
-    assert_eq!(names(CpuFlags::empty()), ["portable"; 3]);
+    assert_eq!(names(CpuFlags::empty()), ["portable"; 4]);
     if cfg!(target_arch = "x86_64") {
-        assert_eq!(names(CpuFlags::SSE42), ["portable"; 3]);
-        assert_eq!(names(CpuFlags::all()), [asm("sse42"), "f16c", "f16c"]);
-        assert_eq!(names(CpuFlags::F16C), ["portable", "f16c", "f16c"]);
+        assert_eq!(names(CpuFlags::SSE42), ["portable"; 4]);
+        assert_eq!(names(CpuFlags::all()), [asm("sse42"), "f16c", "avx2", "avx2"]);
+        assert_eq!(names(CpuFlags::F16C), ["portable", "f16c", "portable", "portable"]);
     } else if cfg!(target_arch = "aarch64") {
-        assert_eq!(names(CpuFlags::NEON), ["portable", "neon", "neon"]);
-        assert_eq!(names(CpuFlags::all()), [asm("crc32"), "neon", "neon"]);
+        assert_eq!(names(CpuFlags::NEON), ["portable", "neon", "neon", "neon"]);
+        assert_eq!(names(CpuFlags::all()), [asm("crc32"), "neon", "neon", "fp16"]);
     }
     let (name, mask) = CpuFlags::LADDER.last().unwrap();
     assert_eq!(*mask, CpuFlags::all(), "{name} is the highest rung");
@@ -91,9 +78,10 @@ fn crc_lengths() -> impl Iterator<Item = usize> {
 
 #[test]
 fn crc32c_of_known_strings() {
+    let rungs = rungs();
     // RFC 3720, appendix B.4, and the check value of the Castagnoli polynomial.
     let ascending: Vec<u8> = (0..32).collect();
-    for (name, kernels) in rungs() {
+    for (name, kernels) in &rungs {
         let crc = |bytes: &[u8]| kernels.crc32c.call(0, bytes);
         assert_eq!(crc(b""), 0, "{name}");
         assert_eq!(crc(b"123456789"), 0xE306_9283, "{name}");
@@ -105,6 +93,7 @@ fn crc32c_of_known_strings() {
 
 #[test]
 fn crc32c_of_every_rung_at_every_length_between_guard_pages() {
+    let rungs = rungs();
     let mut random = Random::new(1);
     let mut memory = Guarded::new(10_000);
     memory.first::<u8>(3 * 4096).fill_with(|| random.byte());
@@ -114,7 +103,7 @@ fn crc32c_of_every_rung_at_every_length_between_guard_pages() {
         let last = memory.last::<u8>(length).to_vec();
         assert_eq!(portable::crc32c(0, &first), crc32c_slow(&first), "{length} bytes");
         let expected = [portable::crc32c(state, &first), portable::crc32c(state, &last)];
-        for (name, kernels) in rungs() {
+        for (name, kernels) in &rungs {
             let at_start = kernels.crc32c.call(state, memory.first::<u8>(length));
             let at_end = kernels.crc32c.call(state, memory.last::<u8>(length));
             assert_eq!([at_start, at_end], expected, "{name}, {length} bytes");
@@ -124,9 +113,10 @@ fn crc32c_of_every_rung_at_every_length_between_guard_pages() {
 
 #[test]
 fn crc32c_of_every_rung_at_every_alignment_and_in_pieces() {
+    let rungs = rungs();
     let mut random = Random::new(2);
     let bytes: Vec<u8> = (0..8192).map(|_| random.byte()).collect();
-    for (name, kernels) in rungs() {
+    for (name, kernels) in &rungs {
         for offset in 0..64 {
             for length in [0, 1, 7, 8, 9, 63, 600, 3072, 6200] {
                 let piece = &bytes[offset..offset + length];
@@ -202,8 +192,9 @@ fn f16_slow(single: f32) -> u16 {
 
 #[test]
 fn f16_to_f32_of_all_inputs() {
+    let rungs = rungs();
     let all: Vec<u16> = (0..=u16::MAX).collect();
-    for (name, kernels) in rungs() {
+    for (name, kernels) in &rungs {
         let mut singles = std::vec![0f32; all.len()];
         kernels.f16_to_f32.call(&all, &mut singles);
         for (&half, single) in all.iter().zip(singles) {
@@ -220,6 +211,7 @@ fn f16_to_f32_of_all_inputs() {
 
 #[test]
 fn f32_to_f16_at_all_ties_and_limits_and_of_random_bits() {
+    let rungs = rungs();
     let mut singles = Vec::new();
     for half in 0..F16_INFINITY {
         let value = f32_from_f16(half);
@@ -236,7 +228,7 @@ fn f32_to_f16_at_all_ties_and_limits_and_of_random_bits() {
     let mut random = Random::new(4);
     singles.extend((0..1_000_000).map(|_| f32::from_bits(random.u32())));
     singles.extend(singles.clone().iter().map(|single| -single));
-    for (name, kernels) in rungs() {
+    for (name, kernels) in &rungs {
         let mut halves = std::vec![0; singles.len()];
         kernels.f32_to_f16.call(&singles, &mut halves);
         for (single, half) in singles.iter().zip(halves) {
@@ -247,13 +239,14 @@ fn f32_to_f16_at_all_ties_and_limits_and_of_random_bits() {
 
 #[test]
 fn f16_conversions_at_every_length_between_guard_pages() {
+    let rungs = rungs();
     let mut random = Random::new(5);
     let (mut halves, mut singles) = (Guarded::new(2 * 600), Guarded::new(4 * 600));
     for length in 0..=600 {
         let input: Vec<u16> = (0..length).map(|_| random.u16()).collect();
         let mut expected = std::vec![0f32; length];
         portable::f16_to_f32(&input, &mut expected);
-        for (name, kernels) in rungs() {
+        for (name, kernels) in &rungs {
             halves.last(length).copy_from_slice(&input);
             kernels.f16_to_f32.call(halves.last(length), singles.last(length));
             assert_eq!(bits(singles.last(length)), bits(&expected), "{name} {length}");
@@ -265,7 +258,7 @@ fn f16_conversions_at_every_length_between_guard_pages() {
         let input: Vec<f32> = (0..length).map(|_| f32::from_bits(random.u32() >> 2)).collect();
         let mut expected = std::vec![0u16; length];
         portable::f32_to_f16(&input, &mut expected);
-        for (name, kernels) in rungs() {
+        for (name, kernels) in &rungs {
             singles.last(length).copy_from_slice(&input);
             kernels.f32_to_f16.call(singles.last(length), halves.last(length));
             assert_eq!(halves.last::<u16>(length), &expected, "{name} {length}");
@@ -320,21 +313,24 @@ fn q8_error_is_below_0_57_steps_and_half_a_subnormal() {
 
 #[test]
 fn q8_rows_of_every_rung_equal_portable_between_guard_pages() {
+    let rungs = rungs();
     let mut random = Random::new(6);
-    for row_values in [8usize, 32, 64, 72, 80, 96, 120, 128, 192, 200, 256] {
-        for rows in [0, 1, 2, 3, 7] {
+    let mut memory: [Guarded; 3] = core::array::from_fn(|_| Guarded::new(2 * 5 * 600));
+    for row_values in (1..=260usize).chain([600]) {
+        for rows in [0, 1, 2, 5] {
             let (length, groups) = (rows * row_values, rows * row_values.div_ceil(Q8_GROUP));
             let input: Vec<u16> = (0..length).map(|_| random.u16() & 0xBBFF).collect();
             let mut expected = (std::vec![0; groups], std::vec![0; length], std::vec![0; length]);
             let (scales, codes, back) = (&mut expected.0, &mut expected.1, &mut expected.2);
             assert!(portable::q8_pack(&input, row_values, scales, codes));
             portable::q8_unpack(scales, codes, row_values, back);
-            for (name, kernels) in rungs() {
+            for ((name, kernels), at_end) in
+                rungs.iter().flat_map(|rung| [(rung, false), (rung, true)])
+            {
                 let what = (name, row_values, rows);
-                let mut memory: [Guarded; 3] = core::array::from_fn(|_| Guarded::new(2 * length));
                 let [values, scales, codes] = &mut memory;
-                let (values, scales) = (values.last(length), scales.last(groups));
-                let codes = codes.last(length);
+                let values = values.at(at_end, length);
+                let (scales, codes) = (scales.at(at_end, groups), codes.at(at_end, length));
                 values.copy_from_slice(&input);
                 assert!(kernels.q8_pack.call(values, row_values, scales, codes), "{what:?}");
                 assert_eq!((&*scales, &*codes), (&*expected.0, &*expected.1), "{what:?}");
@@ -348,9 +344,10 @@ fn q8_rows_of_every_rung_equal_portable_between_guard_pages() {
 
 #[test]
 fn q8_unpack_takes_any_scale_word_and_code() {
+    let rungs = rungs();
     let mut random = Random::new(7);
     let codes: Vec<i8> = (0..=255u8).map(u8::cast_signed).collect();
-    for (name, kernels) in rungs() {
+    for (name, kernels) in &rungs {
         for word in 0..=u16::MAX {
             let scales = [word, random.u16(), word, 0];
             let (mut values, mut expected) = ([0; 256], [0; 256]);
@@ -363,7 +360,8 @@ fn q8_unpack_takes_any_scale_word_and_code() {
 
 #[test]
 fn q8_pack_refuses_what_is_not_finite_wherever_it_stands() {
-    for (name, kernels) in rungs() {
+    let rungs = rungs();
+    for (name, kernels) in &rungs {
         for special in [F16_INFINITY, 0xFC00, 0x7C01, 0x7E00, 0xFFFF] {
             for at in 0..160 {
                 let mut values = [0x3C00; 160];

@@ -2,13 +2,11 @@
 //!
 //! Every function here gives the portable twin's result to the bit.
 
+use super::Kernels;
 use super::cpu::CpuFlags;
-use super::typed::{F16ToF32, F32ToF16};
-use super::{Kernels, portable};
-use core::arch::x86_64::{
-    _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
-    _mm256_loadu_ps, _mm256_storeu_ps,
-};
+use super::portable::{self, F16_INFINITY, q8_scale_word, q8_step};
+use super::typed::{F16ToF32, F32ToF16, Q8Pack, Q8Unpack};
+use core::arch::x86_64::*;
 
 /// Replaces the entries for which the flags allow something faster.
 pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
@@ -19,6 +17,10 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
     if flags.contains(CpuFlags::F16C) {
         table.f16_to_f32 = F16ToF32 { isa: "f16c", run: f16_to_f32_f16c };
         table.f32_to_f16 = F32ToF16 { isa: "f16c", run: f32_to_f16_f16c };
+    }
+    if flags.contains(CpuFlags::AVX2.union(CpuFlags::F16C)) {
+        table.q8_pack = Q8Pack { isa: "avx2", run: q8_pack_avx2 };
+        table.q8_unpack = Q8Unpack { isa: "avx2", run: q8_unpack_avx2 };
     }
     table
 }
@@ -50,6 +52,75 @@ fn f32_to_f16_f16c(from: &[f32], to: &mut [u16]) {
         unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), halves) };
     }
     portable::f32_to_f16(from_rest, to_rest);
+}
+
+/// Needs AVX2 and F16C, whole rows and matching lengths.
+#[target_feature(enable = "avx2,f16c")]
+fn q8_pack_avx2(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [i8]) -> bool {
+    let outputs = scales.iter_mut().zip(portable::q8_groups_mut(codes, row_values));
+    for (group, (scale, codes)) in portable::q8_groups(values, row_values).zip(outputs) {
+        let absmax = q8_absmax_avx2(group);
+        if absmax >= F16_INFINITY {
+            return false;
+        }
+        *scale = q8_scale_word(absmax);
+        let steps_per_one = 1.0 / q8_step(*scale);
+        let factor = _mm256_set1_ps(steps_per_one);
+        let (group, group_rest) = group.as_chunks::<8>();
+        let (codes, codes_rest) = codes.as_chunks_mut::<8>();
+        for (halves, codes) in group.iter().zip(codes) {
+            // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
+            let halves = unsafe { _mm_loadu_si128(halves.as_ptr().cast()) };
+            let words = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), factor));
+            let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let shorts = _mm_packs_epi32(low, high);
+            let bytes = _mm_packs_epi16(shorts, shorts);
+            // SAFETY: writes the 8 codes that `codes` refers to; no alignment is needed.
+            unsafe { _mm_storel_epi64(codes.as_mut_ptr().cast(), bytes) };
+        }
+        portable::q8_encode(group_rest, steps_per_one, codes_rest);
+    }
+    true
+}
+
+/// Needs AVX2.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn q8_absmax_avx2(group: &[u16]) -> u16 {
+    let magnitude = _mm_set1_epi16(portable::F16_MAGNITUDE.cast_signed());
+    let (group, rest) = group.as_chunks::<8>();
+    let mut max = _mm_setzero_si128();
+    for halves in group {
+        // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
+        let halves = unsafe { _mm_loadu_si128(halves.as_ptr().cast()) };
+        max = _mm_max_epu16(max, _mm_and_si128(halves, magnitude));
+    }
+    // There is a horizontal minimum only; complements turn it into a maximum.
+    let ones = _mm_set1_epi16(-1);
+    let least = _mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(max, ones)));
+    let [low, high, ..] = (!least).to_le_bytes();
+    portable::q8_absmax(u16::from_le_bytes([low, high]), rest)
+}
+
+/// Needs AVX2 and F16C, whole rows and matching lengths.
+#[target_feature(enable = "avx2,f16c")]
+fn q8_unpack_avx2(scales: &[u16], codes: &[i8], row_values: usize, values: &mut [u16]) {
+    let inputs = scales.iter().zip(portable::q8_groups(codes, row_values));
+    for (group, (&scale, codes)) in portable::q8_groups_mut(values, row_values).zip(inputs) {
+        let step = q8_step(scale);
+        let factor = _mm256_set1_ps(step);
+        let (group, group_rest) = group.as_chunks_mut::<8>();
+        let (codes, codes_rest) = codes.as_chunks::<8>();
+        for (halves, codes) in group.iter_mut().zip(codes) {
+            // SAFETY: reads the 8 codes that `codes` refers to; no alignment is needed.
+            let bytes = unsafe { _mm_loadl_epi64(codes.as_ptr().cast()) };
+            let singles = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), factor);
+            let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(singles);
+            // SAFETY: writes the 8 halves that `halves` refers to; no alignment is needed.
+            unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), rounded) };
+        }
+        portable::q8_decode(codes_rest, step, group_rest);
+    }
 }
 
 #[cfg(mz_asm)]

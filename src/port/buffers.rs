@@ -9,6 +9,7 @@
 use super::{Region, SharedMemory, Use};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
+use crate::limits::PARTS_MAX;
 use crate::sync::{Access, Counter, PartSet};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut, Range};
@@ -67,11 +68,15 @@ impl Buffers {
     }
 
     /// Allocates a zero-filled buffer into an absent slot and leaves it prepared, to be filled in
-    /// parts of `part_bytes` (the last one may be shorter).
+    /// at most [`PARTS_MAX`] parts of `part_bytes` (the last one may be shorter).
     pub fn allocate(&self, slot: usize, usage: Use, bytes: usize, part_bytes: usize) -> Result<()> {
         let entry = self.slot(slot)?;
         if bytes == 0 || part_bytes == 0 {
             return Err(Error::new(Code::InvalidArgument, "buffer size"));
+        }
+        let parts = bytes.div_ceil(part_bytes);
+        if parts > PARTS_MAX as usize {
+            return Err(Error::new(Code::InvalidArgument, "buffer parts").with(parts));
         }
         if !entry.access.claim() {
             return Err(Error::new(Code::BadState, "buffer exists already").with(slot));
@@ -277,3 +282,6 @@ impl Drop for Lease<'_> {
         self.entry.access.unlease();
     }
 }
+
+#[cfg(test)]
+mod tests;

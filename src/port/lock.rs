@@ -71,3 +71,6 @@ impl<T> Drop for Guard<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

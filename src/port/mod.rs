@@ -3,7 +3,7 @@
 //! The library calls nothing of the operating system except through these. `linux` (feature
 //! `host`) holds the real bodies; the simulator and firmware bring others. [`buffers`] owns the
 //! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
-//! handle's lock.
+//! handle's lock. [`parallel`] shares mutable work out to a team.
 //!
 //! Contracts common to all: methods may be called from any thread; none panics; an error carries
 //! the port's own number in [`Error::value`](crate::Error).
@@ -14,6 +14,7 @@ pub mod heap;
 #[cfg(feature = "host")]
 pub mod linux;
 pub mod lock;
+pub mod parallel;
 
 use crate::error::Result;
 use crate::sync::Word;
@@ -44,8 +45,8 @@ pub trait Storage: Sync {
     fn is_direct(&self) -> bool;
 }
 
-/// Small reads of any alignment, such as single rows of the embedding matrix in the model file.
-pub trait Rows: Sync {
+/// Small reads of any alignment: single rows of the embedding matrix, which are never kept.
+pub trait RowReader: Sync {
     /// Fills `into` from `offset`; a file that ends first is `ShortRead`.
     fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }

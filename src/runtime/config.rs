@@ -1,7 +1,7 @@
 //! What a runtime is made for, and how much memory that takes.
 
-use super::Runtime;
-use super::weights::WeightUnit;
+use super::open::place_sizes;
+use super::weights;
 use crate::arena::Sizer;
 use crate::codec::{self, Geometry};
 use crate::error::{Code, Error, Result};
@@ -14,7 +14,7 @@ use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
 use crate::state::Roles;
 use crate::swap::file::Slots;
 use crate::swap::record::Layout;
-use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount};
+use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount, WeightUnit};
 
 /// One worker thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +25,11 @@ pub struct Worker {
     pub core: Option<u16>,
 }
 
-/// What a runtime is made for.
-#[derive(Clone, Copy)]
-pub struct Config<'a> {
-    /// Shape of the KV cache.
-    pub shape: KvShape,
+/// What the integrator chooses.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
     /// Longest context, in tokens.
     pub context_tokens_max: TokenCount,
-    /// The weight units in order: transformer layers, then the output head.
-    pub weights: &'a [WeightUnit<'a>],
     /// How chunks are packed.
     pub codec: CodecId,
     /// Measured rates of this device.
@@ -54,15 +50,42 @@ pub struct Config<'a> {
     pub cpu: CpuFlags,
 }
 
-impl Config<'_> {
-    /// Default size of a segment: small enough that the last one wastes little.
-    pub const SEGMENT_BYTES: u32 = 4 << 20;
-    /// Default stack of a worker: several times what the deepest codec needs.
-    pub const STACK_BYTES: usize = 256 << 10;
+impl Default for Options<'_> {
+    /// The paper's choices, 8,192 tokens, a swap file, no worker threads, portable kernels.
+    fn default() -> Self {
+        Options {
+            context_tokens_max: TokenCount::new(8192),
+            codec: CodecId::Q8,
+            profile: Profile::DEFAULT,
+            order: Order::BackwardOut,
+            scheme: Scheme::Hybrid,
+            workers: &[],
+            // Several times what the deepest codec needs.
+            stack_bytes: 256 << 10,
+            swap_file: true,
+            // Small enough that the last one wastes little.
+            segment_bytes: 4 << 20,
+            cpu: CpuFlags::empty(),
+        }
+    }
+}
 
+/// What a runtime is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'a> {
+    /// Shape of the KV cache.
+    pub shape: KvShape,
+    /// The weight units in order: transformer layers, then the output head.
+    pub weights: &'a [WeightUnit<'a>],
+    /// What the integrator chooses.
+    pub options: Options<'a>,
+}
+
+impl Config<'_> {
     pub(super) fn columns_max(&self) -> Result<u16> {
-        u16::try_from(self.context_tokens_max.chunks()).map_err(|_| {
-            Error::new(Code::LimitExceeded, "context tokens").with(self.context_tokens_max.get())
+        u16::try_from(self.options.context_tokens_max.chunks()).map_err(|_| {
+            Error::new(Code::LimitExceeded, "context tokens")
+                .with(self.options.context_tokens_max.get())
         })
     }
 
@@ -72,7 +95,7 @@ impl Config<'_> {
     }
 
     pub(super) fn packed_bytes_max(&self) -> usize {
-        codec::codec(self.codec).packed_bytes_max(&self.full_chunk())
+        codec::codec(self.options.codec).packed_bytes_max(&self.full_chunk())
     }
 
     /// Bytes of a slot in the swap file, and of a worker's scratch: a chunk, raw or packed.
@@ -90,39 +113,40 @@ impl Config<'_> {
     /// The RAM swap behind the units' buffers: room for every chunk packed, and for one open
     /// segment per worker.
     pub(super) fn layout(&self) -> Result<Layout> {
-        let per_segment = (self.segment_bytes as usize / self.packed_bytes_max()).max(1);
+        let per_segment = (self.options.segment_bytes as usize / self.packed_bytes_max()).max(1);
         let chunks = usize::from(self.shape.layers) * usize::from(self.columns_max()?);
-        let segments = chunks.div_ceil(per_segment) + self.workers.len() + 1;
+        let segments = chunks.div_ceil(per_segment) + self.options.workers.len() + 1;
         Ok(Layout {
             first_slot: self.weights.len() + chunks,
             segments: u16::try_from(segments).unwrap_or(SEGMENTS_MAX).min(SEGMENTS_MAX),
-            segment_bytes: self.segment_bytes,
+            segment_bytes: self.options.segment_bytes,
         })
     }
 
     /// Per-unit times and threshold of this configuration.
     pub(super) fn plan(&self) -> Plan {
-        let unpackers = self.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
+        let unpackers =
+            self.options.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
         let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
         let times = Times::new(
-            &self.profile,
+            &self.options.profile,
             &Setup {
-                codec: self.codec,
+                codec: self.options.codec,
                 chunk_bytes,
                 packed_bytes: ByteCount::new(self.packed_bytes_usual() as u64),
                 stored_bytes: chunk_bytes,
                 unpackers: u16::try_from(unpackers.count()).unwrap_or(u16::MAX),
                 ram_is_open: true,
-                flash_is_open: self.swap_file,
+                flash_is_open: self.options.swap_file,
             },
         );
         let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
-        Plan { scheme: self.scheme, threshold: policy::threshold(&times, sizes), times }
+        Plan { scheme: self.options.scheme, threshold: policy::threshold(&times, sizes), times }
     }
 
     /// What a full chunk of ordinary values packs to.
     fn packed_bytes_usual(&self) -> usize {
-        codec::codec(self.codec).packed_bytes_usual(&self.full_chunk())
+        codec::codec(self.options.codec).packed_bytes_usual(&self.full_chunk())
     }
 
     pub(super) fn validate(&self) -> Result<()> {
@@ -137,29 +161,38 @@ impl Config<'_> {
         if layers == 0 || layers > LAYERS_MAX {
             return limit("KV layers", usize::from(layers));
         }
-        if self.workers.len() > WORKERS_MAX {
-            return limit("workers", self.workers.len());
+        if self.options.workers.len() > WORKERS_MAX {
+            return limit("workers", self.options.workers.len());
         }
-        let roles = self.workers.iter().fold(Roles::empty(), |all, worker| all | worker.roles);
-        if !self.workers.is_empty() && roles != Roles::all() {
+        let roles =
+            self.options.workers.iter().fold(Roles::empty(), |all, worker| all | worker.roles);
+        if !self.options.workers.is_empty() && roles != Roles::all() {
             return Err(Error::new(Code::InvalidArgument, "workers: a role is missing"));
         }
-        if (self.segment_bytes as usize) < self.packed_bytes_max() {
-            return Err(Error::new(Code::InvalidArgument, "segment_bytes").with(self.segment_bytes));
+        if (self.options.segment_bytes as usize) < self.packed_bytes_max() {
+            return Err(
+                Error::new(Code::InvalidArgument, "segment_bytes").with(self.options.segment_bytes)
+            );
         }
         for unit in self.weights {
             if unit.extents.len() > EXTENTS_PER_UNIT_MAX {
                 return limit("extents of a weight unit", unit.extents.len());
             }
-            unit.validate()?;
+            weights::validate(unit)?;
         }
         Ok(())
     }
 }
 
+/// Adds what [`super::Runtime::place`] places.
+pub fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+    config.validate()?;
+    place_sizes(sizer, config)
+}
+
 /// Bytes of memory that [`super::Runtime::open`] needs for this configuration, at any alignment.
 pub fn required_bytes(config: &Config<'_>) -> Result<usize> {
     let mut sizer = Sizer::new();
-    Runtime::size(&mut sizer, config)?;
+    size(&mut sizer, config)?;
     sizer.required()
 }

@@ -1,7 +1,8 @@
 //! `evict(bytes, deadline)`: frees memory and says truly how much.
 
 use super::Runtime;
-use crate::error::Result;
+use super::open::Shared;
+use crate::error::{Code, Error, Result};
 use crate::state::{Event, EvictReport, Paths, Stop};
 use crate::units::{ByteCount, Nanos};
 
@@ -23,7 +24,7 @@ impl Runtime {
     /// that a worker has at that moment is finished, no other is begun. A restore under way is
     /// cancelled; units that compute leases stay.
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
-        self.evict_over(bytes, deadline, Paths::BOTH)
+        self.shared.evict(bytes, deadline, Paths::BOTH)
     }
 
     /// As [`Runtime::evict`], with ways out of memory closed to chunks.
@@ -33,22 +34,67 @@ impl Runtime {
         deadline: Option<Nanos>,
         paths: Paths,
     ) -> Result<Report> {
-        let shared = self.shared;
-        let start = shared.ports.clock.now();
+        self.shared.evict(bytes, deadline, paths)
+    }
+
+    /// A handle with which another thread frees memory while compute has the runtime.
+    pub fn evictor(&self) -> Evictor {
+        Evictor { shared: self.shared }
+    }
+}
+
+/// Frees memory from any thread, at any moment of a pass. Outlives its runtime harmlessly: every
+/// call then answers `BadState`.
+#[derive(Clone, Copy)]
+pub struct Evictor {
+    shared: &'static Shared,
+}
+
+impl Evictor {
+    /// As [`Runtime::evict`].
+    pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
+        self.shared.guests.increment();
+        let result = match self.shared.closing.load() {
+            0 => self.shared.evict(bytes, deadline, Paths::BOTH),
+            _ => Err(Error::new(Code::BadState, "runtime is closed")),
+        };
+        self.shared.guests.decrement();
+        self.shared.ports.park.wake_all(&self.shared.guests);
+        result
+    }
+}
+
+impl Shared {
+    /// One caller at a time, so that each gets its own report.
+    fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>, paths: Paths) -> Result<Report> {
+        if !self.evicting.replace(0, 1) {
+            return Err(Error::new(Code::BadState, "evict: another eviction is running"));
+        }
+        let result = self.evict_alone(bytes, deadline, paths);
+        self.evicting.store(0);
+        result
+    }
+
+    fn evict_alone(
+        &self,
+        bytes: ByteCount,
+        deadline: Option<Nanos>,
+        paths: Paths,
+    ) -> Result<Report> {
+        let start = self.ports.clock.now();
         let measured_before = self.measured();
-        shared.event(Event::Evict { bytes, paths })?;
+        self.event(Event::Evict { bytes, paths })?;
         let mut stopped = false;
         let booked = loop {
-            let seen = shared.work.load();
-            if let Some(report) = shared.core.lock().machine.take_evicted() {
+            let seen = self.work.load();
+            if let Some(report) = self.core.lock().machine.take_evicted() {
                 break report;
             }
-            let left =
-                deadline.map(|deadline| remaining(start, deadline, shared.ports.clock.now()));
+            let left = deadline.map(|deadline| remaining(start, deadline, self.ports.clock.now()));
             if left == Some(Nanos::new(0)) && !stopped {
                 stopped = true;
                 // The eviction may have ended since it was looked at; then there is a report.
-                let _ = shared.event(Event::StopEvict(Stop::Deadline));
+                let _ = self.event(Event::StopEvict(Stop::Deadline));
                 continue;
             }
             self.pass_time(seen, left.filter(|_| !stopped));
@@ -57,24 +103,37 @@ impl Runtime {
         Ok(Report {
             booked,
             measured: measured_before.and_then(|before| Some(before - self.measured()?)),
-            elapsed: shared.ports.clock.now().since(start),
+            elapsed: self.ports.clock.now().since(start),
         })
     }
 
     /// Segments that were allocated for a record that then went elsewhere.
     fn release_idle_segments(&self) {
         loop {
-            let idle = self.shared.core.lock().stack.take_idle();
+            let idle = self.core.lock().stack.take_idle();
             if idle.is_none() {
                 return;
             }
-            self.shared.release_segment(idle);
+            self.release_segment(idle);
         }
     }
 
     fn measured(&self) -> Option<i64> {
-        let bytes = self.shared.ports.meter?.resident_bytes().ok()?;
+        let bytes = self.ports.meter?.resident_bytes().ok()?;
         i64::try_from(bytes).ok()
+    }
+
+    /// Ends evictions that other threads run, and waits until they have returned.
+    pub(super) fn see_guests_off(&self) {
+        loop {
+            let guests = self.guests.load();
+            if guests == 0 {
+                return;
+            }
+            // None may be running at this moment.
+            let _ = self.event(Event::StopEvict(Stop::Cancelled));
+            self.ports.park.wait(&self.guests, guests, Some(Nanos::new(1_000_000)));
+        }
     }
 }
 

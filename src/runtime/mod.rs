@@ -27,8 +27,7 @@ mod step;
 mod weights;
 mod worker;
 
-pub use config::{Config, Worker, required_bytes};
-pub use evict::Report;
+pub use config::{Config, Options, Worker, required_bytes, size};
+pub use evict::{Evictor, Report};
 pub use open::Runtime;
 pub use pass::Stats;
-pub use weights::WeightUnit;

@@ -34,6 +34,12 @@ pub(super) struct Shared {
     /// Changes whenever there may be new work or a goal ended; workers and waiters park on it.
     pub(super) work: Word,
     pub(super) closing: Word,
+    /// Not 0 while a caller is inside an eviction, until it has its report.
+    pub(super) evicting: Word,
+    /// Calls of [`super::Evictor`]s under way; the runtime outlives them.
+    pub(super) guests: Word,
+    /// Not 0 while worker threads run.
+    pub(super) threaded: Word,
     pub(super) gates: Gates,
     pub(super) buffers: Buffers,
     pub(super) ports: Ports,
@@ -56,24 +62,24 @@ pub struct Runtime {
 }
 
 /// Adds what [`Runtime::open`] places, in the same order.
-fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+pub(super) fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
     let segments = config.layout()?;
     sizer.slice::<u64>(config.weights.len())?;
     Machine::size(sizer, config.weights.len(), config.shape.layers, config.columns_max()?)?;
-    Stack::size(sizer, &segments, config.workers.len() + 1)?;
+    Stack::size(sizer, &segments, config.options.workers.len() + 1)?;
     Buffers::size(sizer, segments.first_slot + usize::from(segments.segments))?;
     Gates::size(sizer, config.weights.len())?;
     WeightMap::size(sizer, config.weights)?;
-    if config.swap_file {
+    if config.options.swap_file {
         SwapFile::size(sizer, &config.slots()?)?;
     }
-    for _ in 0..=config.workers.len() {
+    for _ in 0..=config.options.workers.len() {
         sizer.bytes(config.slot_bytes(), IO_ALIGN)?;
     }
-    sizer.slice::<Lock<&'static mut [u8]>>(config.workers.len() + 1)?;
+    sizer.slice::<Lock<&'static mut [u8]>>(config.options.workers.len() + 1)?;
     sizer.value::<Shared>()?;
-    sizer.slice::<Worker>(config.workers.len())?;
-    sizer.slice::<Option<ThreadId>>(config.workers.len())
+    sizer.slice::<Worker>(config.options.workers.len())?;
+    sizer.slice::<Option<ThreadId>>(config.options.workers.len())
 }
 
 impl Runtime {
@@ -94,30 +100,25 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Adds what [`Runtime::place`] places.
-    pub fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
-        config.validate()?;
-        place_sizes(sizer, config)
-    }
-
     /// As [`Runtime::open`], inside an arena that holds other things too.
     pub fn place(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<Runtime> {
         config.validate()?;
         let shared = place_shared(config, arena, ports)?;
-        let workers: &'static [Worker] = arena.slice(config.workers.len(), |index| {
-            Worker::new(shared, index, config.workers[index].roles)
+        let workers: &'static [Worker] = arena.slice(config.options.workers.len(), |index| {
+            Worker::new(shared, index, config.options.workers[index].roles)
         })?;
-        let threads = arena.slice(config.workers.len(), |_| None)?;
-        let Some(port) = ports.threads.filter(|_| !config.workers.is_empty()) else {
+        let threads = arena.slice(config.options.workers.len(), |_| None)?;
+        let Some(port) = ports.threads.filter(|_| !config.options.workers.is_empty()) else {
             return Ok(Runtime { shared, threads });
         };
+        shared.threaded.store(1);
         let mut failure = None;
         for (index, worker) in workers.iter().enumerate() {
             let name = worker.name();
             let spec = ThreadSpec {
                 name: name.as_str(),
-                stack_bytes: config.stack_bytes,
-                core: config.workers[index].core,
+                stack_bytes: config.options.stack_bytes,
+                core: config.options.workers[index].core,
             };
             match port.spawn(spec, worker) {
                 Ok(thread) => threads[index] = Some(thread),
@@ -134,7 +135,7 @@ impl Runtime {
 
     /// Whether callers execute actions themselves.
     pub fn is_inline(&self) -> bool {
-        self.shared.is_inline(self.threads)
+        self.shared.is_inline()
     }
 }
 
@@ -142,7 +143,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
     let weights = config.weights;
     let weight_bytes = arena.slice(weights.len(), |unit| weights[unit].bytes())?;
     let segments = config.layout()?;
-    let codec = codec::codec(config.codec);
+    let codec = codec::codec(config.options.codec);
     let machine = Machine::new(
         arena,
         &state::Config {
@@ -152,19 +153,21 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
             packed_bytes_max: config.packed_bytes_max() as u64,
             lossless: codec.is_lossless(),
             plan: config.plan(),
-            order: config.order,
+            order: config.options.order,
         },
     )?;
-    let workers = config.workers.len() + 1;
+    let workers = config.options.workers.len() + 1;
     let stack = Stack::new(arena, &segments, workers)?;
     let buffer_slots = segments.first_slot + usize::from(segments.segments);
     let buffers = Buffers::new(arena, buffer_slots, ports.memory)?;
     let gates = Gates::new(arena, weights.len())?;
     let map = WeightMap::new(arena, weights, ports.model.length()?)?;
-    let kernels = Kernels::select(config.cpu);
-    let swap = match ports.swap.filter(|_| config.swap_file) {
+    let kernels = Kernels::select(config.options.cpu);
+    let swap = match ports.swap.filter(|_| config.options.swap_file) {
         Some(storage) => Some(SwapFile::new(arena, storage, &config.slots()?, kernels.crc32c)?),
-        None if config.swap_file => return Err(Error::new(Code::InvalidArgument, "swap port")),
+        None if config.options.swap_file => {
+            return Err(Error::new(Code::InvalidArgument, "swap port"));
+        }
         None => None,
     };
     let mut scratch: [Option<&'static mut [u8]>; crate::limits::WORKERS_MAX + 1] =
@@ -178,6 +181,9 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         core: Lock::new(Core { machine, stack, restore_error: None }, ports.park),
         work: Word::new(0),
         closing: Word::new(0),
+        evicting: Word::new(0),
+        guests: Word::new(0),
+        threaded: Word::new(0),
         gates,
         buffers,
         ports,
@@ -206,8 +212,8 @@ impl Shared {
         }
     }
 
-    fn is_inline(&self, threads: &[Option<ThreadId>]) -> bool {
-        threads.iter().all(Option::is_none)
+    pub(super) fn is_inline(&self) -> bool {
+        self.threaded.load() == 0
     }
 
     /// Index of the callers' scratch and open segment.
@@ -223,6 +229,7 @@ impl Shared {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.shared.closing.store(1);
+        self.shared.see_guests_off();
         self.shared.announce();
         if let Some(port) = self.shared.ports.threads {
             for thread in self.threads.iter().copied().flatten() {

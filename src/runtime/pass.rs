@@ -33,9 +33,7 @@ impl Runtime {
     /// begins to restore whatever is not in memory. Compute follows through [`Runtime::wait`]. An
     /// eviction that is running is stopped first.
     pub fn begin_pass(&self, tokens: TokenCount) -> Result<()> {
-        self.become_idle()?;
-        self.shared.event(Event::Extend(tokens))?;
-        self.shared.event(Event::Restore)
+        self.when_idle(Event::Restore(tokens))
     }
 
     /// Brings everything back and returns when it is there.
@@ -72,8 +70,7 @@ impl Runtime {
 
     /// Cuts the context. Chunks beyond its new end are given up.
     pub fn truncate(&self, tokens: TokenCount) -> Result<()> {
-        self.become_idle()?;
-        self.shared.event(Event::Truncate(tokens))?;
+        self.when_idle(Event::Truncate(tokens))?;
         self.wait_idle();
         Ok(())
     }
@@ -97,7 +94,7 @@ impl Runtime {
     /// Waits at the gate of a weight unit and leases it.
     pub fn weights(&self, layer: LayerIndex) -> Result<Lease<'_>> {
         self.wait(layer, Kind::Weights)?;
-        self.shared.event(Event::Used(layer))?;
+        self.shared.used(layer)?;
         let slot = self.shared.slot(Unit::Weights(layer));
         self.shared.buffers.lease(slot).map_err(evicted)
     }
@@ -133,14 +130,21 @@ impl Runtime {
         core.stack.check()
     }
 
-    /// Ends what is running: an eviction is stopped, a restore runs to its end.
-    fn become_idle(&self) -> Result<()> {
-        if self.shared.core.lock().machine.is_evicting() {
-            // It may have ended since it was looked at; that is as good.
-            let _ = self.shared.event(Event::StopEvict(Stop::Cancelled));
+    /// Brings an event that needs an idle machine: stops an eviction that is running, lets a restore
+    /// run to its end.
+    fn when_idle(&self, event: Event) -> Result<()> {
+        loop {
+            if self.shared.core.lock().machine.is_evicting() {
+                // It may have ended since it was looked at; that is as good.
+                let _ = self.shared.event(Event::StopEvict(Stop::Cancelled));
+            }
+            self.wait_idle();
+            match self.shared.event(event) {
+                // Another eviction came in between.
+                Err(error) if error.code == Code::BadState => {}
+                done => return done,
+            }
         }
-        self.wait_idle();
-        Ok(())
     }
 
     fn wait_idle(&self) {
@@ -149,7 +153,7 @@ impl Runtime {
             if self.shared.core.lock().machine.is_idle() {
                 return;
             }
-            self.pass_time(seen, None);
+            self.shared.pass_time(seen, None);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::open::{Core, Shared};
 use crate::error::Result;
 use crate::state::{Action, Event, Outcome, Roles, Step, Touched};
-use crate::units::{Kind, SegmentIndex, Unit};
+use crate::units::{Kind, LayerIndex, SegmentIndex, Unit};
 
 impl Shared {
     /// Steps the machine once and applies the step.
@@ -15,6 +15,11 @@ impl Shared {
         self.release_segment(segment);
         self.announce();
         Ok(())
+    }
+
+    /// Notes that compute uses a layer. Nobody waits for that, so nobody is told.
+    pub(super) fn used(&self, layer: LayerIndex) -> Result<()> {
+        self.core.lock().machine.step(Event::Used(layer)).map(|_| ())
     }
 
     /// Work for a worker with these roles.

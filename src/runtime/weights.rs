@@ -4,40 +4,27 @@ use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
 use crate::port::Storage;
-use crate::units::{Extent, LayerIndex};
+use crate::units::{Extent, LayerIndex, WeightUnit};
 use core::ops::Range;
 
-/// One weight unit: page-aligned windows of the model file, one after another in its buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct WeightUnit<'a> {
-    /// In buffer order, without gaps.
-    pub extents: &'a [Extent],
-}
-
-impl WeightUnit<'_> {
-    /// Size of the unit's buffer.
-    pub fn bytes(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.bytes).fold(0, u64::saturating_add)
+/// Checks that a unit's extents are page-aligned and fill its buffer.
+pub(super) fn validate(unit: &WeightUnit<'_>) -> Result<()> {
+    let mut expected = 0u64;
+    for extent in unit.extents {
+        let sound = extent.buffer_offset == expected
+            && extent.bytes > 0
+            && extent.bytes.is_multiple_of(IO_ALIGN as u64)
+            && extent.file_offset.is_multiple_of(IO_ALIGN as u64)
+            && extent.file_offset.checked_add(extent.bytes).is_some();
+        if !sound {
+            let error = Error::new(Code::InvalidArgument, "extent of a weight unit");
+            return Err(error.with(extent.file_offset));
+        }
+        expected = expected.saturating_add(extent.bytes);
     }
-
-    pub(super) fn validate(&self) -> Result<()> {
-        let mut expected = 0u64;
-        for extent in self.extents {
-            let sound = extent.buffer_offset == expected
-                && extent.bytes > 0
-                && extent.bytes.is_multiple_of(IO_ALIGN as u64)
-                && extent.file_offset.is_multiple_of(IO_ALIGN as u64)
-                && extent.file_offset.checked_add(extent.bytes).is_some();
-            if !sound {
-                let error = Error::new(Code::InvalidArgument, "extent of a weight unit");
-                return Err(error.with(extent.file_offset));
-            }
-            expected = expected.saturating_add(extent.bytes);
-        }
-        match expected {
-            0 => Err(Error::new(Code::InvalidArgument, "weight unit without extents")),
-            _ => Ok(()),
-        }
+    match expected {
+        0 => Err(Error::new(Code::InvalidArgument, "weight unit without extents")),
+        _ => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ use super::Runtime;
 use super::open::Shared;
 use crate::port::Body;
 use crate::state::{Action, Roles};
+use crate::units::Nanos;
 
 /// One worker thread's body.
 pub(super) struct Worker {
@@ -55,22 +56,30 @@ impl Shared {
     }
 }
 
-impl Runtime {
-    /// Executes one action on the caller, whether there are worker threads or not. False when
-    /// there is nothing to do now.
-    pub fn poll(&self) -> bool {
-        let Some(action) = self.shared.next(Roles::all()) else { return false };
-        self.shared.work_off(self.shared.caller(), action);
+impl Shared {
+    /// Executes one action on the caller. False when there is nothing to do now.
+    pub(super) fn poll(&self) -> bool {
+        let Some(action) = self.next(Roles::all()) else { return false };
+        self.work_off(self.caller(), action);
         true
     }
 
     /// Lets time pass until something may have changed: executes an action, or parks.
-    pub(super) fn pass_time(&self, seen: u32, timeout: Option<crate::units::Nanos>) -> bool {
-        if self.is_inline() {
-            return self.poll();
+    pub(super) fn pass_time(&self, seen: u32, timeout: Option<Nanos>) {
+        if !self.is_inline() {
+            self.ports.park.wait(&self.work, seen, timeout);
+        } else if !self.poll() {
+            // Another caller has the last action in hand.
+            self.ports.park.wait(&self.work, seen, Some(Nanos::new(1_000_000)));
         }
-        self.shared.ports.park.wait(&self.shared.work, seen, timeout);
-        true
+    }
+}
+
+impl Runtime {
+    /// Executes one action on the caller, whether there are worker threads or not. False when
+    /// there is nothing to do now.
+    pub fn poll(&self) -> bool {
+        self.shared.poll()
     }
 }
 

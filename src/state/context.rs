@@ -8,8 +8,8 @@ use crate::limits::CHUNK_TOKENS;
 use crate::units::{LayerIndex, TokenCount, Unit};
 
 impl Machine {
-    pub(super) fn extend(&mut self, tokens: TokenCount) -> Result<Step> {
-        self.require_idle("extend")?;
+    /// Adds chunks for a pass.
+    pub(super) fn extend(&mut self, tokens: TokenCount) -> Result<()> {
         if tokens < self.tokens {
             return Err(Error::new(Code::InvalidArgument, "context length").with(tokens.get()));
         }
@@ -20,8 +20,9 @@ impl Machine {
         if columns > self.table.columns {
             self.table.set_columns(columns);
         }
-        self.pass_undisturbed = true;
-        Ok(Step::touch_all())
+        // A mere restore, perhaps beside a pass, says nothing about that pass's chunks.
+        self.pass_undisturbed |= tokens > self.tokens;
+        Ok(())
     }
 
     /// Commits during an eviction or restore too: compute may be ahead of either.
@@ -29,6 +30,9 @@ impl Machine {
         let columns = u32::from(self.table.columns);
         if tokens < self.tokens || tokens.chunks() > columns {
             return Err(Error::new(Code::InvalidArgument, "committed tokens").with(tokens.get()));
+        }
+        if tokens == self.tokens {
+            return Ok(Step::default());
         }
         if !self.pass_undisturbed {
             // What compute wrote beyond the old length may not have survived.

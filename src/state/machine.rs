@@ -116,8 +116,6 @@ pub enum Outcome {
 /// What happens to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A pass begins that will leave the context at up to `tokens`: chunks for them are added.
-    Extend(TokenCount),
     /// Compute wrote the K and V of all tokens below `tokens` in every layer.
     Commit(TokenCount),
     /// The context ends at `tokens` from now on.
@@ -133,8 +131,9 @@ pub enum Event {
     },
     /// Take no new step of the running eviction.
     StopEvict(Stop),
-    /// Bring everything back.
-    Restore,
+    /// A pass begins that will leave the context at up to `tokens`: add chunks for them, and bring
+    /// everything back.
+    Restore(TokenCount),
     /// Take no new step of the running restore.
     Cancel,
     /// A worker with these roles is free.
@@ -267,13 +266,12 @@ impl Machine {
     /// One event in, one step out. On an error nothing changed.
     pub fn step(&mut self, event: Event) -> Result<Step> {
         let mut step = match event {
-            Event::Extend(tokens) => self.extend(tokens)?,
             Event::Commit(tokens) => self.commit(tokens)?,
             Event::Truncate(tokens) => self.truncate(tokens)?,
             Event::Used(layer) => self.used(layer)?,
             Event::Evict { bytes, paths } => self.begin_evict(bytes, paths)?,
             Event::StopEvict(stop) => self.stop_evict(stop)?,
-            Event::Restore => self.begin_restore()?,
+            Event::Restore(tokens) => self.begin_restore(tokens)?,
             Event::Cancel => self.cancel_restore()?,
             Event::Next(roles) => self.next(roles),
             Event::Done(action, outcome) => self.done(action, outcome)?,

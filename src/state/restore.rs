@@ -8,7 +8,7 @@ use super::unit::{Copies, Phase};
 use crate::error::{Code, Error, Result};
 use crate::limits::CHUNK_TOKENS;
 use crate::policy;
-use crate::units::{ChunkId, LayerIndex, Unit};
+use crate::units::{ChunkId, LayerIndex, TokenCount, Unit};
 
 /// A running restore.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,11 +43,12 @@ impl Restoration {
 }
 
 impl Machine {
-    pub(super) fn begin_restore(&mut self) -> Result<Step> {
+    pub(super) fn begin_restore(&mut self, tokens: TokenCount) -> Result<Step> {
         self.require_idle("restore")?;
         if let Some(token) = self.lost() {
             return Err(Error::new(Code::Corrupt, "KV chunk; recompute from token").with(token));
         }
+        self.extend(tokens)?;
         self.restored = None;
         self.goal = Goal::Restore(Restoration::default());
         Ok(Step::touch_all())

@@ -144,7 +144,11 @@ impl Run {
     }
 
     fn restore(&mut self) -> Result<(), Error> {
-        self.step(Event::Restore)?;
+        self.step(Event::Restore(self.machine.tokens()))?;
+        self.finish_restore()
+    }
+
+    fn finish_restore(&mut self) -> Result<(), Error> {
         self.settle();
         self.machine.take_restored().expect("a restore ends with a result")
     }
@@ -153,8 +157,9 @@ impl Run {
     fn append(&mut self, tokens: u32) {
         let before = self.machine.tokens().get();
         let after = (before + tokens).min(8 * u32::from(CHUNK_TOKENS));
-        self.step(Event::Extend(TokenCount::new(after))).unwrap();
-        if self.restore().is_err() || self.machine.tally().missing > 0 {
+        if self.step(Event::Restore(TokenCount::new(after))).is_err()
+            || self.finish_restore().is_err()
+        {
             return;
         }
         // Compute writes into the tail chunks; what it writes counts once it is committed.
@@ -252,7 +257,7 @@ fn random_life(seed: u64, failures_percent: u64) {
 
 /// A restore that is cancelled, or into which an eviction falls.
 fn interrupted_restore(run: &mut Run) {
-    run.step(Event::Restore).unwrap();
+    run.step(Event::Restore(run.machine.tokens())).unwrap();
     for _ in 0..run.random.below(30) {
         run.work();
     }
@@ -356,9 +361,10 @@ fn a_clean_chunk_is_dropped_without_a_second_write() {
 fn an_eviction_during_a_pass_makes_the_commit_fail_and_loses_nothing() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);
     let tokens = run.machine.tokens();
-    run.step(Event::Extend(TokenCount::new(tokens.get() + 5))).unwrap();
-    run.restore().unwrap();
+    run.step(Event::Restore(TokenCount::new(tokens.get() + 5))).unwrap();
+    run.finish_restore().unwrap();
     run.evict(CHUNK_BYTES);
+    // Another thread brings everything back; what compute had written is still gone.
     run.restore().unwrap();
     let error = run.machine.step(Event::Commit(TokenCount::new(tokens.get() + 5))).unwrap_err();
     assert_eq!(error.code, Code::Cancelled);
@@ -371,8 +377,8 @@ fn illegal_events_are_errors_and_change_nothing() {
     let before = *run.machine.tally();
     let id = chunk_id(0, 0);
     let illegal = [
-        Event::Extend(TokenCount::new(1)),
-        Event::Extend(TokenCount::new(u32::MAX)),
+        Event::Restore(TokenCount::new(1)),
+        Event::Restore(TokenCount::new(u32::MAX)),
         Event::Commit(TokenCount::new(u32::MAX)),
         Event::Truncate(TokenCount::new(u32::MAX)),
         Event::Used(LayerIndex::new(99)),
@@ -387,11 +393,11 @@ fn illegal_events_are_errors_and_change_nothing() {
         assert_eq!(*run.machine.tally(), before);
         run.machine.check().unwrap();
     }
+    let tokens = run.machine.tokens();
     run.step(Event::Evict { bytes: ByteCount::new(1 << 20), paths: machine::Paths::BOTH }).unwrap();
     for event in [
-        Event::Restore,
         Event::Truncate(TokenCount::new(0)),
-        Event::Extend(TokenCount::new(2000)),
+        Event::Restore(tokens),
         Event::Evict { bytes: ByteCount::new(1), paths: machine::Paths::BOTH },
     ] {
         assert_eq!(run.machine.step(event).unwrap_err().code, Code::BadState, "{event:?}");

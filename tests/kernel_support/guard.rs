@@ -48,6 +48,11 @@ impl Guarded {
         // SAFETY: as in `first`; a page is a multiple of every number type's alignment.
         unsafe { std::slice::from_raw_parts_mut(self.start().add(offset).cast(), count) }
     }
+
+    /// The last or the first `count` numbers.
+    pub(crate) fn at<T: Copy>(&mut self, is_last: bool, count: usize) -> &mut [T] {
+        if is_last { self.last(count) } else { self.first(count) }
+    }
 }
 
 impl Drop for Guarded {

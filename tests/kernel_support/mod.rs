@@ -5,6 +5,24 @@
 pub(crate) mod checked_call;
 pub(crate) mod guard;
 
+use crate::kernel::{CpuFlags, Kernels};
+use std::vec::Vec;
+
+/// Every rung that this machine can run.
+pub(crate) fn rungs() -> Vec<(&'static str, Kernels)> {
+    let own = available();
+    CpuFlags::LADDER.iter().map(|&(name, mask)| (name, Kernels::select(own & mask))).collect()
+}
+
+/// What this machine can do.
+pub(crate) fn available() -> CpuFlags {
+    #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+    // SAFETY: the call only reads what the system gave the process.
+    return CpuFlags::detect() | CpuFlags::from_hwcap(unsafe { libc::getauxval(libc::AT_HWCAP) });
+    #[cfg(not(all(target_arch = "aarch64", target_os = "linux")))]
+    return CpuFlags::detect();
+}
+
 /// A small generator of test values: xorshift with a multiplication (xorshift64*).
 pub(crate) struct Random(u64);
 

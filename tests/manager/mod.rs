@@ -3,16 +3,13 @@
 
 use mzcache::Error;
 use mzcache::arena::view;
-use mzcache::kernel::CpuFlags;
-use mzcache::policy::{Order, Profile, Scheme};
-use mzcache::port::Ports;
-use mzcache::port::linux::{
-    AnonymousMemory, File, FutexPark, MonotonicClock, PosixThreads, ProcessMeter, map_arena,
-};
-use mzcache::runtime::{Config, Runtime, WeightUnit, Worker, required_bytes};
+use mzcache::policy::{Order, Scheme};
+use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
+use mzcache::runtime::{Config, Options, Runtime, Worker, required_bytes};
 use mzcache::state::{Roles, Stop};
 use mzcache::units::{
     ByteCount, ChunkId, ChunkIndex, CodecId, Extent, Kind, KvShape, LayerIndex, TokenCount,
+    WeightUnit,
 };
 use std::path::{Path, PathBuf};
 
@@ -90,27 +87,20 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
         extents.iter().map(|extents| WeightUnit { extents }).collect();
     let config = Config {
         shape: SHAPE,
-        context_tokens_max: TokenCount::new(4096),
         weights: &weight_units,
-        codec: setup.codec,
-        profile: Profile::DEFAULT,
-        order: setup.order,
-        scheme: setup.scheme,
-        workers: &setup.workers,
-        stack_bytes: Config::STACK_BYTES,
-        swap_file: setup.swap_file,
-        segment_bytes: Config::SEGMENT_BYTES,
-        cpu: CpuFlags::detect(),
+        options: Options {
+            context_tokens_max: TokenCount::new(4096),
+            codec: setup.codec,
+            order: setup.order,
+            scheme: setup.scheme,
+            workers: &setup.workers,
+            swap_file: setup.swap_file,
+            cpu: host_cpu(),
+            ..Options::default()
+        },
     };
-    let ports = Ports {
-        model: leak(File::open_model(&c_path(&model)).unwrap()),
-        swap: Some(leak(File::create_swap(&c_path(&folder.join("swap"))).unwrap())),
-        memory: leak(AnonymousMemory),
-        clock: leak(MonotonicClock),
-        park: leak(FutexPark),
-        threads: Some(leak(PosixThreads::new())),
-        meter: Some(leak(ProcessMeter)),
-    };
+    let swap = c_path(&folder.join("swap"));
+    let ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
     let memory = map_arena(required_bytes(&config).unwrap()).unwrap();
     let runtime = Runtime::open(&config, memory, ports).unwrap();
     Fixture { runtime, weights, folder }

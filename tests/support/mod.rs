@@ -1,6 +1,5 @@
 //! What several test files need: scratch files, aligned memory, known bytes.
 
-use std::ffi::CString;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
@@ -25,20 +24,12 @@ impl ScratchFile {
         std::fs::write(&file.0, bytes).unwrap();
         file
     }
-
-    pub fn c_path(&self) -> CString {
-        c_path(&self.0)
-    }
 }
 
 impl Drop for ScratchFile {
     fn drop(&mut self) {
         let _gone = std::fs::remove_file(&self.0);
     }
-}
-
-pub fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
 }
 
 /// Bytes at an address that is a multiple of 4096.
@@ -70,7 +61,7 @@ impl DerefMut for Aligned {
     }
 }
 
-/// Bytes that differ from block to block and never repeat a block.
+/// Bytes that differ from block to block; none is zero, so that what was not read shows.
 pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut out = Vec::with_capacity(bytes + 8);
@@ -78,7 +69,7 @@ pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
+        out.extend(state.to_le_bytes().map(|byte| byte.max(1)));
     }
     out.truncate(bytes);
     out

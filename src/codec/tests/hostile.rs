@@ -242,7 +242,7 @@ fn an_odd_address_is_refused() {
     let values = chunk(&geometry, || 0x3C00);
     let words = std::vec![0u16; 1000];
     let mut bytes = crate::arena::view::bytes_of(&words).to_vec();
-    let odd = usize::from(bytes.as_ptr().addr() % 2 == 0);
+    let odd = usize::from(bytes.as_ptr().addr().is_multiple_of(2));
     let q8 = codec(CodecId::Q8);
     let error = q8.pack(&KERNELS, &geometry, &values, &mut bytes[odd..]).unwrap_err();
     assert_eq!((error.code, error.what), (Code::InvalidArgument, "packed buffer alignment"));

@@ -4,8 +4,8 @@ mod cycles;
 mod hostile;
 
 use super::{Codec, Geometry, codec};
-use crate::kernel::support::Random;
-use crate::kernel::{CpuFlags, Kernels};
+use crate::kernel::Kernels;
+use crate::kernel::support::{Random, rungs};
 use crate::units::{ChunkId, ChunkIndex, CodecId, KvShape, LayerIndex};
 use std::vec::Vec;
 

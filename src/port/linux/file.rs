@@ -7,6 +7,7 @@
 //! twice.
 
 use super::errno;
+use super::open::{clear_direct, file_length, open_direct, sync_directory_of};
 use super::park::FutexPark;
 use super::transfer::{Retries, checked_end, pread, pwrite};
 use crate::error::{Code, Error, Result};
@@ -14,9 +15,8 @@ use crate::limits::IO_ALIGN;
 use crate::port::Storage;
 use crate::port::lock::Lock;
 use crate::sync::Flag;
-use core::ffi::{CStr, c_int};
-use core::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use core::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// One open file. It is closed, and its lock given up, when dropped.
 pub struct File {
@@ -62,6 +62,7 @@ impl File {
                 errno => errno::error(SWAP, errno),
             });
         }
+        sync_directory_of(path, SWAP)?;
         Ok(Self::new(fd, SWAP, true, direct))
     }
 
@@ -219,115 +220,4 @@ fn check_aligned(what: &'static str, offset: u64, bytes: &[u8]) -> Result<()> {
         && bytes.len().is_multiple_of(IO_ALIGN)
         && end.is_multiple_of(IO_ALIGN as u64);
     if aligned { Ok(()) } else { Err(Error::new(Code::InvalidArgument, what).with(offset)) }
-}
-
-/// Opens a regular file, close-on-exec. Anything else (a directory, a pipe that would block, a
-/// device whose length is unknown) is `InvalidArgument`.
-pub(super) fn open_file(path: &CStr, flags: c_int, what: &'static str) -> Result<OwnedFd> {
-    let fd = open(path, flags).map_err(|errno| errno::error(what, errno))?;
-    check_regular(&fd, what)?;
-    Ok(fd)
-}
-
-/// The length of an open file.
-pub(super) fn file_length(fd: &OwnedFd, what: &'static str) -> Result<u64> {
-    let length = status(fd, what)?.st_size;
-    u64::try_from(length).map_err(|_| Error::new(Code::Io, what).with(length))
-}
-
-/// Opens for direct transfers where the file system has them, and says whether it has.
-fn open_direct(path: &CStr, flags: c_int, what: &'static str) -> Result<(OwnedFd, bool)> {
-    match open(path, flags | libc::O_DIRECT) {
-        Ok(fd) => {
-            check_regular(&fd, what)?;
-            let direct = serves_direct(&fd);
-            if !direct {
-                clear_direct(&fd, what)?;
-            }
-            Ok((fd, direct))
-        }
-        Err(libc::EINVAL) => Ok((open_file(path, flags, what)?, false)),
-        Err(errno) => Err(errno::error(what, errno)),
-    }
-}
-
-fn open(path: &CStr, flags: c_int) -> Result<OwnedFd, i32> {
-    // A pipe must not block the open, and a terminal must not become the process's own.
-    let flags = flags | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let mode: libc::c_uint = 0o600;
-    loop {
-        // SAFETY: `path` is a C string that outlives the call.
-        let fd = unsafe { libc::open(path.as_ptr(), flags, mode) };
-        if fd >= 0 {
-            // SAFETY: the call just made this descriptor, and nobody else knows it.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-        match errno::last() {
-            libc::EINTR => {}
-            errno => return Err(errno),
-        }
-    }
-}
-
-fn check_regular(fd: &OwnedFd, what: &'static str) -> Result<()> {
-    match status(fd, what)?.st_mode & libc::S_IFMT {
-        libc::S_IFREG => Ok(()),
-        _ => Err(Error::new(Code::InvalidArgument, what)),
-    }
-}
-
-fn status(fd: &OwnedFd, what: &'static str) -> Result<libc::stat> {
-    let mut status = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `status` is writable for the size of a stat.
-    if unsafe { libc::fstat(fd.as_raw_fd(), status.as_mut_ptr()) } != 0 {
-        return Err(errno::error(what, errno::last()));
-    }
-    // SAFETY: the call succeeded, so it filled the structure.
-    Ok(unsafe { status.assume_init() })
-}
-
-/// Turns an open file to buffered transfers, for every thread that uses it.
-fn clear_direct(fd: &OwnedFd, what: &'static str) -> Result<()> {
-    // SAFETY: the call concerns the descriptor only.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: as above.
-    let set = flags >= 0
-        && unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) } == 0;
-    if set { Ok(()) } else { Err(errno::error(what, errno::last())) }
-}
-
-/// Whether direct transfers in blocks of [`IO_ALIGN`] work: what the file system says, or, before
-/// Linux 6.1, whether it reads one block.
-fn serves_direct(fd: &OwnedFd) -> bool {
-    if let Some(align) = stated_align(fd) {
-        // Zero stands for "not at all".
-        return (1..=IO_ALIGN).contains(&align);
-    }
-    #[repr(C, align(4096))]
-    struct Block([u8; IO_ALIGN]);
-    let mut block = Block([0; IO_ALIGN]);
-    pread(fd, 0, &mut block.0) != Err(libc::EINVAL)
-}
-
-/// The alignment that the file system asks of direct transfers, if it tells.
-fn stated_align(fd: &OwnedFd) -> Option<usize> {
-    let mut answer = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the path is an empty C string, and `answer` is writable for the size of a statx.
-    let result = unsafe {
-        libc::statx(
-            fd.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            libc::STATX_DIOALIGN,
-            answer.as_mut_ptr(),
-        )
-    };
-    // SAFETY: an all-zero statx is valid, whether the call filled it or not.
-    let answer = unsafe { answer.assume_init() };
-    if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return None;
-    }
-    let align = answer.stx_dio_offset_align.max(answer.stx_dio_mem_align);
-    let none = answer.stx_dio_offset_align == 0;
-    if none { Some(0) } else { usize::try_from(align).ok() }
 }

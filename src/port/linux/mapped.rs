@@ -5,7 +5,7 @@
 //! read call returns an error.
 
 use super::errno;
-use super::file::{file_length, open_file};
+use super::open::{file_length, open_file};
 use crate::error::{Code, Error, Result};
 use core::ffi::CStr;
 use core::ops::Deref;

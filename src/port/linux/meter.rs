@@ -4,7 +4,7 @@
 //! in `/proc/self/status`; a call costs about a millisecond for each gigabyte of small pages.
 
 use super::errno;
-use super::file::open_file;
+use super::open::open_file;
 use super::transfer::read_available;
 use crate::error::{Code, Error, Result};
 use crate::port::Meter;

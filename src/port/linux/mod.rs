@@ -8,15 +8,18 @@
 //! [`AnonymousMemory`] hands out shared buffers, [`map_arena`] the caller's one piece of memory,
 //! [`ProcessMeter`] measures, [`MonotonicClock`] tells the time, [`FutexPark`] waits,
 //! [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks and joins on them.
+//! [`HostPorts`] is the usual set.
 
 mod arena;
 mod clock;
 mod errno;
 mod file;
+mod host;
 mod hwcap;
 mod mapped;
 mod memory;
 mod meter;
+mod open;
 mod pages;
 mod park;
 mod rows;
@@ -27,6 +30,7 @@ mod transfer;
 pub use arena::{map_arena, unmap_arena};
 pub use clock::MonotonicClock;
 pub use file::File;
+pub use host::{HostPorts, host_cpu};
 pub use hwcap::{HardwareCaps, hardware_caps};
 pub use mapped::MappedFile;
 pub use memory::AnonymousMemory;

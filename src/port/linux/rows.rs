@@ -1,9 +1,9 @@
 //! Small reads of any alignment, through the page cache: rows of the embedding matrix.
 
-use super::file::{file_length, open_file};
+use super::open::{file_length, open_file};
 use super::transfer::{Retries, checked_end, pread};
 use crate::error::{Code, Error, Result};
-use crate::port::Rows;
+use crate::port::RowReader;
 use core::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -31,7 +31,7 @@ impl RowFile {
     }
 }
 
-impl Rows for RowFile {
+impl RowReader for RowFile {
     fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         checked_end(WHAT, offset, into.len())?;
         let mut retries = Retries::new(WHAT);

@@ -1,0 +1,142 @@
+//! A model under memory management: what an application holds.
+//!
+//! Joins a [`Model`], a [`Runtime`] that owns its memory, and a [`Transformer`] that computes on it.
+//! Invariant: between calls the context's tokens, the runtime's committed tokens and the KV in the
+//! chunks agree; a pass that fails leaves all three as they were. `restore_generate` of the paper
+//! (section 5) is [`Session::generate`]: it begins to restore whatever is not in memory and computes
+//! layer by layer behind it.
+
+use super::Model;
+use super::cpu::{ComputeConfig, ComputePorts, Transformer};
+use crate::arena::{Arena, Sizer};
+use crate::error::{Code, Error, Result};
+use crate::kernel::math::MathKernels;
+use crate::port::{Ports, RowReader, Team};
+use crate::runtime::{self, Options, Runtime};
+use crate::units::TokenCount;
+use core::mem::MaybeUninit;
+
+/// What a session is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionConfig<'a> {
+    /// Memory management.
+    pub options: Options<'a>,
+    /// Batches and threads of the transformer.
+    pub compute: ComputeConfig,
+}
+
+/// The ports of a session.
+#[derive(Clone, Copy)]
+pub struct SessionPorts {
+    /// Those of the runtime.
+    pub runtime: Ports,
+    /// The model file, for embedding rows.
+    pub rows: &'static dyn RowReader,
+    /// Threads that compute.
+    pub team: &'static dyn Team,
+}
+
+/// One model and one context.
+pub struct Session {
+    runtime: Runtime,
+    transformer: Transformer,
+    rows: &'static dyn RowReader,
+    team: &'static dyn Team,
+}
+
+impl Session {
+    fn runtime_config<'a>(model: &'a Model, config: &SessionConfig<'a>) -> runtime::Config<'a> {
+        runtime::Config { shape: model.shape.kv(), weights: model.units, options: config.options }
+    }
+
+    /// Bytes of memory that [`Session::open`] needs, at any alignment.
+    pub fn required_bytes(model: &Model, config: &SessionConfig<'_>) -> Result<usize> {
+        let mut sizer = Sizer::new();
+        runtime::size(&mut sizer, &Self::runtime_config(model, config))?;
+        Transformer::size(model, &config.compute, &mut sizer)?;
+        sizer.required()
+    }
+
+    /// Places everything in `memory` and starts the workers. The weights stay on storage until the
+    /// first pass, which computes while they arrive.
+    pub fn open(
+        model: Model,
+        config: &SessionConfig<'_>,
+        memory: &'static mut [MaybeUninit<u8>],
+        ports: SessionPorts,
+    ) -> Result<Session> {
+        let context_tokens_max = config.options.context_tokens_max.get();
+        if context_tokens_max > model.shape.context_tokens {
+            let error = Error::new(Code::LimitExceeded, "context_tokens_max");
+            return Err(error.with(context_tokens_max));
+        }
+        let mut arena = Arena::new(memory)?;
+        let runtime_config = Self::runtime_config(&model, config);
+        let runtime = Runtime::place(&runtime_config, &mut arena, ports.runtime)?;
+        let kernels = MathKernels::select(config.options.cpu);
+        let transformer = Transformer::open(model, kernels, config.compute, &mut arena)?;
+        Ok(Session { runtime, transformer, rows: ports.rows, team: ports.team })
+    }
+
+    /// The memory manager: evict, stats, check.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        self.transformer.model()
+    }
+
+    /// Tokens in the context.
+    pub fn tokens(&self) -> TokenCount {
+        self.runtime.tokens()
+    }
+
+    /// Appends tokens to the context and returns the logits of the last `logit_rows` of them,
+    /// `[row][vocabulary]`. Restores what is not in memory meanwhile; a layer is computed as soon as
+    /// its gates open. After an error the context is as before; `Cancelled` means that an eviction
+    /// came first and the call may be repeated.
+    pub fn append(&mut self, tokens: &[u32], logit_rows: usize) -> Result<&[f32]> {
+        let position = self.runtime.tokens();
+        let added = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        let end = TokenCount::new(position.get().saturating_add(added));
+        self.runtime.begin_pass(end)?;
+        let ports = ComputePorts { memory: &self.runtime, rows: self.rows, team: self.team };
+        let logits = self.transformer.forward(ports, tokens, position.get(), logit_rows)?;
+        self.runtime.commit(end)?;
+        Ok(logits)
+    }
+
+    /// Appends `input` and then generates up to `count` tokens, each chosen by `choose` from the
+    /// logits over the vocabulary; `choose` ends the generation with `None`. Every chosen token is
+    /// appended to the context but the last one. Returns how many were chosen.
+    pub fn generate(
+        &mut self,
+        input: &[u32],
+        count: usize,
+        mut choose: impl FnMut(&[f32]) -> Option<u32>,
+    ) -> Result<usize> {
+        let mut chosen = 0;
+        let mut next = match count {
+            0 => {
+                self.append(input, 0)?;
+                None
+            }
+            _ => choose(self.append(input, 1)?),
+        };
+        while let Some(token) = next {
+            chosen += 1;
+            if chosen == count {
+                break;
+            }
+            next = choose(self.append(&[token], 1)?);
+        }
+        Ok(chosen)
+    }
+
+    /// Cuts the context.
+    pub fn truncate(&mut self, tokens: TokenCount) -> Result<()> {
+        self.runtime.truncate(tokens)
+    }
+}

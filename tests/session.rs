@@ -1,0 +1,205 @@
+//! The whole road on real models: build a context, evict to any level, restore while the prompt is
+//! computed, and give the same tokens.
+
+#![cfg(feature = "infer")]
+
+use mzcache::arena::{Arena, Sizer};
+use mzcache::infer::cpu::ComputeConfig;
+use mzcache::infer::gguf::Gguf;
+use mzcache::infer::{Model, Session, SessionConfig, SessionPorts, sample};
+use mzcache::policy::bytes_to_evict;
+use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
+use mzcache::runtime::{Options, Worker};
+use mzcache::state::{Roles, Stop};
+use mzcache::units::{ByteCount, CodecId, LayerIndex, TokenCount};
+use mzcache::{Code, Error};
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/oracles").join(name)
+}
+
+fn open_model(path: &Path) -> Model {
+    let file = MappedFile::open(&c_path(path)).unwrap();
+    let gguf = Gguf::parse(&file).unwrap();
+    let mut sizer = Sizer::new();
+    Model::size(&gguf, &mut sizer).unwrap();
+    let mut arena = Arena::new(map_arena(sizer.required().unwrap()).unwrap()).unwrap();
+    Model::open(&gguf, &mut arena).unwrap()
+}
+
+fn open(name: &str, path: &Path, codec: CodecId, threads: usize) -> Session {
+    let swap = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("session-{name}-{}", std::process::id()));
+    let host = leak(HostPorts::open(&c_path(path), Some(&c_path(&swap))).unwrap());
+    // The open descriptor keeps it; nothing is left behind.
+    std::fs::remove_file(&swap).unwrap();
+    let workers =
+        [Roles::READ, Roles::UNPACK | Roles::ALLOCATE].map(|roles| Worker { roles, core: None });
+    let model = open_model(path);
+    let config = SessionConfig {
+        options: Options {
+            context_tokens_max: TokenCount::new(1024),
+            codec,
+            workers: if threads > 1 { &workers } else { &[] },
+            cpu: host_cpu(),
+            ..Options::default()
+        },
+        compute: ComputeConfig { batch_tokens_max: 256, logit_rows_max: 1, workers_max: threads },
+    };
+    let team = leak(ThreadTeam::new(host.threads(), &FutexPark));
+    team.open(threads, &[]).unwrap();
+    let memory = map_arena(Session::required_bytes(&model, &config).unwrap()).unwrap();
+    let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
+    Session::open(model, &config, memory, ports).unwrap()
+}
+
+struct Oracle {
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+}
+
+fn oracle(name: &str) -> Oracle {
+    let text = std::fs::read_to_string(fixture(name)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ids = |key: &str| {
+        let values = json[key].as_array().unwrap().iter();
+        values.map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
+    };
+    Oracle { prompt: ids("prompt"), greedy: ids("greedy") }
+}
+
+fn greedy(session: &mut Session, input: &[u32], count: usize) -> Result<Vec<u32>, Error> {
+    let mut tokens = Vec::new();
+    session.generate(input, count, |logits| {
+        let token = u32::try_from(sample::arg_max(logits)?).ok()?;
+        tokens.push(token);
+        Some(token)
+    })?;
+    Ok(tokens)
+}
+
+fn evict_to(session: &Session, percent: u32, total: u64) {
+    let resident = ByteCount::new(session.runtime().stats().tally.total_bytes());
+    let bytes = bytes_to_evict(resident, ByteCount::new(total), percent).unwrap();
+    let report = session.runtime().evict(bytes, None).unwrap();
+    assert_eq!(report.booked.stop, Stop::Reached, "{report:?}");
+}
+
+/// Splits the oracle's prompt into a context and a question of 8 tokens, and asks it from every
+/// level.
+fn every_level(model: &str, codec: CodecId, threads: usize) {
+    let oracle = oracle(&format!("{model}.json"));
+    let name = format!("{model}-{}-{threads}", codec.name());
+    let mut session = open(&name, &fixture(&format!("{model}.gguf")), codec, threads);
+    let (context, question) = oracle.prompt.split_at(oracle.prompt.len() - 8);
+    session.append(context, 0).unwrap();
+    let kept = session.tokens();
+    let total = session.runtime().stats().tally.total_bytes();
+    let mut after_first = Vec::new();
+    for cycle in 0..2 {
+        for percent in [100, 75, 50, 25, 0] {
+            evict_to(&session, percent, total);
+            let tokens = greedy(&mut session, question, 12).unwrap();
+            session.truncate(kept).unwrap();
+            match (codec, cycle) {
+                (CodecId::Raw, _) => assert_eq!(tokens, oracle.greedy, "{name} {percent}"),
+                (_, 0) => after_first = tokens,
+                _ => assert_eq!(tokens, after_first, "{name} {percent}"),
+            }
+        }
+    }
+    session.runtime().check().unwrap();
+}
+
+#[test]
+fn tokens_are_the_oracles_from_every_level_with_raw() {
+    for model in ["llama", "llama3", "qwen3"] {
+        every_level(model, CodecId::Raw, 2);
+        every_level(model, CodecId::Raw, 1);
+    }
+}
+
+#[test]
+fn tokens_stay_the_same_from_cycle_to_cycle_with_q8() {
+    for model in ["llama", "llama3", "qwen3"] {
+        every_level(model, CodecId::Q8, 2);
+    }
+}
+
+#[test]
+fn evictions_during_generation_delay_it_and_change_nothing() {
+    let oracle = oracle("qwen3.json");
+    let mut session = open("storm", &fixture("qwen3.gguf"), CodecId::Raw, 2);
+    let (context, question) = oracle.prompt.split_at(oracle.prompt.len() - 8);
+    session.append(context, 0).unwrap();
+    let total = session.runtime().stats().tally.total_bytes();
+    let mut tokens: Vec<u32> = Vec::new();
+    let mut input = question.to_vec();
+    let mut cancelled = 0;
+    while tokens.len() < oracle.greedy.len() {
+        let before = session.tokens();
+        let evictor = session.runtime().evictor();
+        let storm = std::thread::spawn(move || {
+            for quarter in 1..4 {
+                // `BadState` when the pass has just begun to restore: an eviction later does it.
+                let _ = evictor.evict(ByteCount::new(total / 4 * quarter), None);
+            }
+        });
+        let result = session.append(&input, 1).map(sample::arg_max);
+        storm.join().unwrap();
+        match result {
+            Ok(token) => {
+                tokens.push(u32::try_from(token.unwrap()).unwrap());
+                input = vec![*tokens.last().unwrap()];
+            }
+            Err(error) => {
+                assert_eq!(error.code, Code::Cancelled, "{error}");
+                assert_eq!(session.tokens(), before);
+                cancelled += 1;
+            }
+        }
+    }
+    assert_eq!(tokens, oracle.greedy, "{cancelled} passes were cancelled");
+    session.runtime().check().unwrap();
+}
+
+#[test]
+fn a_pass_that_fails_leaves_the_context_as_it_was() {
+    let oracle = oracle("llama.json");
+    let mut session = open("fails", &fixture("llama.gguf"), CodecId::Raw, 2);
+    let (context, question) = oracle.prompt.split_at(oracle.prompt.len() - 8);
+    session.append(context, 0).unwrap();
+    for (tokens, code) in [
+        (vec![9999], Code::InvalidArgument),
+        (vec![], Code::InvalidArgument),
+        (vec![1; 2000], Code::LimitExceeded),
+    ] {
+        assert_eq!(session.append(&tokens, 1).unwrap_err().code, code);
+        assert_eq!(session.tokens().get() as usize, context.len());
+    }
+    assert_eq!(session.append(question, 2).unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(greedy(&mut session, question, 12).unwrap(), oracle.greedy);
+}
+
+#[test]
+fn the_head_and_the_layers_are_units_and_zero_percent_is_zero() {
+    let mut session = open("zero", &fixture("llama3.gguf"), CodecId::Q8, 2);
+    session.append(&[1, 2, 3], 1).unwrap();
+    let head = session.model().head_unit();
+    assert_eq!(head, LayerIndex::new(session.model().shape.layers));
+    drop(session.runtime().weights(head).unwrap());
+    let report = session.runtime().evict(ByteCount::new(u64::MAX), None).unwrap();
+    assert_eq!(report.booked.stop, Stop::Exhausted);
+    assert_eq!(session.runtime().stats().allocated_bytes, 0);
+    session.append(&[4], 1).unwrap();
+}

@@ -326,10 +326,10 @@ impl Handle {
         self.holds.lock().end_reads(self.chunk_units(layer, count))
     }
 
-    fn chunk_of(&self, layer: LayerIndex, token: u32) -> Result<ChunkId> {
+    fn chunk_of(&self, layer: LayerIndex, token: u32, chunks: u16) -> Result<ChunkId> {
         let chunk = u16::try_from(token / u32::from(CHUNK_TOKENS))
             .ok()
-            .filter(|chunk| *chunk < self.columns_max)
+            .filter(|chunk| *chunk < chunks)
             .ok_or(Error::new(Code::InvalidArgument, "token").with(token))?;
         Ok(ChunkId { layer, chunk: ChunkIndex::new(chunk) })
     }
@@ -338,7 +338,7 @@ impl Handle {
     /// yet, to write to it.
     pub(super) fn lease_tail(&'static self, layer: u32, token: u32) -> Result<(u16, Region)> {
         let layer = self.kv_layer(layer)?;
-        let id = self.chunk_of(layer, token)?;
+        let id = self.chunk_of(layer, token, self.runtime.chunks())?;
         if token < self.runtime.tokens().get() {
             // Copies of a full chunk outside memory would not get the change.
             return Err(Error::new(Code::InvalidArgument, "token is committed").with(token));
@@ -350,7 +350,7 @@ impl Handle {
 
     /// Ends one lease of a chunk to write to.
     pub(super) fn release_tail(&self, layer: u32, token: u32) -> Result<()> {
-        let id = self.chunk_of(self.kv_layer(layer)?, token)?;
+        let id = self.chunk_of(self.kv_layer(layer)?, token, self.columns_max)?;
         self.holds.lock().end_write(self.unit(id))
     }
 

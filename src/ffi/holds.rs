@@ -17,6 +17,10 @@ enum Guard {
     Write(Exclusive<'static>),
 }
 
+// SAFETY: a lease may go to any thread. An exclusive guard is one atomic word and the address of
+// memory that any thread may use (contract of `SharedMemory`); no slice of it is ever made here.
+unsafe impl Send for Guard {}
+
 impl Guard {
     fn region(&self) -> Region {
         match self {

@@ -194,8 +194,9 @@ pub unsafe extern "C" fn mz_release_weights(handle: *mut MzHandle, layer: u32) -
 /// Waits until all chunks of a layer are in memory and leases them, in the order of the context:
 /// 256 tokens each, first K and then V, as F16 values [kv_head][256][head_dim].
 ///
-/// *count is the room in spans, and becomes the number of chunks; with too little room the result
-/// is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set struct_bytes in the first span.
+/// *count is the room in spans, and becomes the number of chunks, those that a pass added included;
+/// with too little room the result is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set
+/// struct_bytes in the first span.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_wait_kv(

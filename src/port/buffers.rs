@@ -218,9 +218,6 @@ pub struct Exclusive<'a> {
     held: Held,
 }
 
-// SAFETY: exclusive access to memory that any thread may use; it ends by an atomic word.
-unsafe impl Send for Exclusive<'_> {}
-
 impl Exclusive<'_> {
     /// The buffer's memory, for callers that cannot keep a slice; valid while this is held.
     pub fn region(&self) -> Region {

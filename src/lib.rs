@@ -43,3 +43,8 @@ pub mod sync;
 pub mod units;
 
 pub use error::{Code, Error, Result};
+
+/// The README's example is compiled with the documentation tests.
+#[cfg(all(doctest, feature = "infer"))]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

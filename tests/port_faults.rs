@@ -7,7 +7,7 @@ mod strace;
 mod support;
 
 use mzcache::port::linux::{File, RowFile};
-use mzcache::port::{Rows, Storage};
+use mzcache::port::{RowReader, Storage};
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::fd::AsRawFd;

@@ -27,17 +27,25 @@ fn scenario() {
     }
 }
 
+/// Address space in use.
+fn mapped_bytes() -> i64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').next().unwrap().parse::<i64>().unwrap() * 4096
+}
+
 /// Says by how much the process grew with a buffer of 3 MiB, and by how much when it was gone.
 fn memory() {
     const BYTES: usize = 3 << 20;
     let measure = || ProcessMeter.resident_bytes().unwrap() as i64;
     measure();
     let before = measure();
+    let mapped_before = mapped_bytes();
     let region = match AnonymousMemory.allocate(Use::Kv, BYTES) {
         Ok(region) => region,
         Err(error) => {
             say(format!("allocate {}", show::<()>(Err(error))));
-            return say(format!("left {}", (measure() - before) >> 16));
+            let mapped = (mapped_bytes() - mapped_before) >> 20;
+            return say(format!("left {} mapped {mapped}", (measure() - before) >> 16));
         }
     };
     let grown = measure() - before;
@@ -66,7 +74,7 @@ fn memory_that_cannot_be_had_is_out_of_memory_and_leaves_nothing() {
     for (error, number) in [("ENOMEM", 12), ("EFAULT", 14)] {
         let injection = format!("madvise:error={error}:when=3");
         let expected = format!("allocate OutOfMemory, shared buffer, {number}");
-        under_strace(&[&injection], None, "memory").assert_said(&[&expected, "left 0"]);
+        under_strace(&[&injection], None, "memory").assert_said(&[&expected, "left 0 mapped 0"]);
     }
 }
 

@@ -91,6 +91,43 @@ fn a_thread_has_its_name_and_its_core_and_blocks_signals() {
     assert!(own.contains("SigBlk:\t0000000000000000"), "{own}");
 }
 
+/// Looks at the mapping that holds its own stack, and at the one below.
+struct StackLooker {
+    guarded: Word,
+    stack_bytes: Word,
+}
+
+impl Body for StackLooker {
+    fn run(&self) {
+        let on_stack = 0_u8;
+        let here = std::ptr::from_ref(std::hint::black_box(&on_stack)).addr();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut below = None;
+        for line in maps.lines() {
+            let (range, rest) = line.split_once(' ').unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let parse = |text| usize::from_str_radix(text, 16).unwrap();
+            let (from, to) = (parse(from), parse(to));
+            if (from..to).contains(&here) {
+                self.stack_bytes.store((to - from) as u32);
+                self.guarded.store(u32::from(below == Some((from, true))));
+            }
+            below = Some((to, rest.starts_with("---p")));
+        }
+    }
+}
+
+#[test]
+fn a_stack_has_its_size_and_a_guard_page_below() {
+    let threads = new_threads();
+    let looker: &StackLooker =
+        Box::leak(Box::new(StackLooker { guarded: Word::new(0), stack_bytes: Word::new(0) }));
+    let id = threads.spawn(spec("looker"), looker).unwrap();
+    threads.join(id);
+    assert_eq!(looker.guarded.load(), 1);
+    assert!(looker.stack_bytes.load() >= 64 << 10);
+}
+
 #[test]
 fn a_core_that_cannot_be_had_means_anywhere() {
     let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();

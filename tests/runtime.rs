@@ -247,6 +247,35 @@ fn cancel_leaves_units_as_they_were_or_restored() {
 }
 
 #[test]
+fn workers_are_named_and_can_rest() {
+    let fixture = open("rest", &Setup::default());
+    pass(&fixture, CONTEXT).unwrap();
+    let runtime = &fixture.runtime;
+    let total = total(runtime);
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names: Vec<String> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+        .collect();
+    for name in ["mz-read-0\n", "mz-unpack-1\n", "mz-alloc-2\n"] {
+        assert!(names.iter().any(|comm| comm == name), "{name} of {names:?}");
+    }
+    runtime.rest_workers(true);
+    assert!(runtime.is_inline());
+    evict_to(runtime, 30, total);
+    runtime.begin_pass(TokenCount::new(CONTEXT)).unwrap();
+    // Nothing happens unless the caller does it.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let last = LayerIndex::new(SHAPE.layers);
+    assert!(!runtime.is_open(last, mzcache::units::Kind::Weights));
+    runtime.finish_restore().unwrap();
+    runtime.rest_workers(false);
+    assert!(!runtime.is_inline());
+    evict_to(runtime, 0, total);
+    runtime.restore().unwrap();
+    assert!(kv_values(runtime) == expected_values());
+}
+
+#[test]
 fn every_order_and_scheme_restores() {
     for order in [Order::ForwardOut, Order::Random(3), Order::Lru, Order::BackwardOut] {
         for scheme in [Scheme::Hybrid, Scheme::PartialOffload] {

@@ -1,9 +1,9 @@
 //! The 64 bytes before every packed chunk, and the only code that reads or writes them.
 //!
 //! ```text
-//!  0  magic "mzKV"          8  kv_heads u16     16  chunk u16              24  payload CRC-32C u32
+//!  0  magic "mzKV"          8  kv_heads u16     16  chunk u16              24  payload's CRC-32C
 //!  4  header version u8    10  head_dim u16     18  zero, 2 bytes          28  zero, 32 bytes
-//!  5  codec id u8          12  tokens u16       20  payload bytes u32      60  CRC-32C of 0..60 u32
+//!  5  codec id u8          12  tokens u16       20  payload bytes u32      60  CRC-32C, 0..60 u32
 //!  6  codec version u8     14  layer u16
 //!  7  flags u8: bit 0 = raw payload
 //! ```

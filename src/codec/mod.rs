@@ -44,15 +44,16 @@ pub trait Codec: Sync {
     /// Bytes that `pack` never exceeds, header included; a multiple of 64.
     fn packed_bytes_max(&self, geometry: &Geometry) -> usize;
 
-    /// Bytes that `pack` uses for a chunk without exceptional values: what plans should reckon with.
+    /// Bytes that `pack` uses for a chunk without exceptional values: what plans should reckon
+    /// with.
     fn packed_bytes_usual(&self, geometry: &Geometry) -> usize {
         self.packed_bytes_max(geometry)
     }
 
-    /// Packs `chunk` (the whole buffer as F16 bit patterns) and returns the bytes used. A buffer that
-    /// is shorter than `packed_bytes_max` may do; if not, the error is `MemoryTooSmall` with the
-    /// bytes that are needed. `packed` starts at an even address and holds nothing useful after an
-    /// error.
+    /// Packs `chunk` (the whole buffer as F16 bit patterns) and returns the bytes used. A buffer
+    /// that is shorter than `packed_bytes_max` may do; if not, the error is `MemoryTooSmall` with
+    /// the bytes that are needed. `packed` starts at an even address and holds nothing useful after
+    /// an error.
     fn pack(
         &self,
         kernels: &Kernels,

@@ -9,12 +9,13 @@
 //! ```
 //!
 //! A value is its code times the group's step, rounded to F16. A scale word with the sign bit clear
-//! is the step itself, an F16 `s` with `s = f16(f16(127 s) / 127)`; with the sign bit set, for groups
-//! whose greatest magnitude is below 2^-7, it holds that magnitude and the step is 1/127 of it, but
-//! at least 2^-24. Either way the greatest value gets a code from which the same word follows
-//! again, and every code lies well within half a step of what it unpacks to. Packing what was
-//! unpacked therefore gives the same bytes: nothing changes after the first cycle. The error of the
-//! first is below 0.57 steps, plus 2^-25 where F16 values are subnormal. Minus zero becomes zero.
+//! is the step itself, an F16 `s` with `s = f16(f16(127 s) / 127)`; with the sign bit set, for
+//! groups whose greatest magnitude is below 2^-7, it holds that magnitude and the step is 1/127 of
+//! it, but at least 2^-24. Either way the greatest value gets a code from which the same word
+//! follows again, and every code lies well within half a step of what it unpacks to. Packing what
+//! was unpacked therefore gives the same bytes: nothing changes after the first cycle. The error of
+//! the first is below 0.57 steps, plus 2^-25 where F16 values are subnormal. Minus zero becomes
+//! zero.
 //!
 //! A chunk with a NaN or an infinity is stored raw. A head of 64 values takes 8.25 bits a value,
 //! which saves 48.4 %.

@@ -1,8 +1,8 @@
 //! The lossless format: the valid rows as they are, `[K, V][kv_head][token][head_dim]` in F16, then
 //! zeros up to a multiple of 64 bytes.
 //!
-//! Any bit pattern is a value, NaNs included, and comes back unchanged. It is also what other codecs
-//! store for a chunk that does not fit their own format.
+//! Any bit pattern is a value, NaNs included, and comes back unchanged. It is also what other
+//! codecs store for a chunk that does not fit their own format.
 
 use super::header::{self, Format, HEADER_BYTES, Payload};
 use super::{Codec, Geometry};

@@ -1,10 +1,10 @@
 //! A model under memory management: what an application holds.
 //!
-//! Joins a [`Model`], a [`Runtime`] that owns its memory, and a [`Transformer`] that computes on it.
-//! Invariant: between calls the context's tokens, the runtime's committed tokens and the KV in the
-//! chunks agree; a pass that fails leaves all three as they were. `restore_generate` of the paper
-//! (section 5) is [`Session::generate`]: it begins to restore whatever is not in memory and computes
-//! layer by layer behind it.
+//! Joins a [`Model`], a [`Runtime`] that owns its memory, and a [`Transformer`] that computes on
+//! it. Invariant: between calls the context's tokens, the runtime's committed tokens and the KV in
+//! the chunks agree; a pass that fails leaves all three as they were. `restore_generate` of the
+//! paper (section 5) is [`Session::generate`]: it begins to restore whatever is not in memory and
+//! computes layer by layer behind it.
 
 use super::Model;
 use super::cpu::{ComputeConfig, ComputePorts, Transformer};
@@ -94,9 +94,9 @@ impl Session {
     }
 
     /// Appends tokens to the context and returns the logits of the last `logit_rows` of them,
-    /// `[row][vocabulary]`. Restores what is not in memory meanwhile; a layer is computed as soon as
-    /// its gates open. After an error the context is as before; `Cancelled` means that an eviction
-    /// came first and the call may be repeated.
+    /// `[row][vocabulary]`. Restores what is not in memory meanwhile; a layer is computed as soon
+    /// as its gates open. After an error the context is as before; `Cancelled` means that an
+    /// eviction came first and the call may be repeated.
     pub fn append(&mut self, tokens: &[u32], logit_rows: usize) -> Result<&[f32]> {
         let position = self.runtime.tokens();
         let added = u32::try_from(tokens.len()).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! Every kernel in plain Rust: the oracle of all others, and what runs where nothing faster exists.
 //!
-//! Owns the definition of each result, to the bit. The loops have no branch that depends on data, so
-//! that the compiler can vectorise them. Nothing here is unsafe.
+//! Owns the definition of each result, to the bit. The loops have no branch that depends on data,
+//! so that the compiler can vectorise them. Nothing here is unsafe.
 
 use super::typed::Q8_GROUP;
 
@@ -127,8 +127,8 @@ pub const Q8_STEP_MAX: u16 = 0x6007;
 
 /// The scale word of a group whose greatest magnitude is the finite F16 `absmax`.
 ///
-/// Both forms give the same word again for what unpacking makes of the group, so that a second cycle
-/// changes nothing. The step form is preferred: code times step is then exact in F32.
+/// Both forms give the same word again for what unpacking makes of the group, so that a second
+/// cycle changes nothing. The step form is preferred: code times step is then exact in F32.
 #[inline(always)]
 pub const fn q8_scale_word(absmax: u16) -> u16 {
     if absmax < Q8_STEP_FORM_FROM {

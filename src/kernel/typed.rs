@@ -31,7 +31,8 @@ impl F16ToF32 {
     /// Converts all of `from` into `to`, which has the same length.
     pub fn call(&self, from: &[u16], to: &mut [f32]) {
         assert_eq!(from.len(), to.len());
-        // SAFETY: equal lengths, just checked; the flags given to `Kernels::select` promise the CPU.
+        // SAFETY: equal lengths, just checked; the flags given to `Kernels::select` promise the
+        // CPU.
         unsafe { (self.run)(from, to) }
     }
 }
@@ -49,7 +50,8 @@ impl F32ToF16 {
     /// Converts all of `from` into `to`, which has the same length.
     pub fn call(&self, from: &[f32], to: &mut [u16]) {
         assert_eq!(from.len(), to.len());
-        // SAFETY: equal lengths, just checked; the flags given to `Kernels::select` promise the CPU.
+        // SAFETY: equal lengths, just checked; the flags given to `Kernels::select` promise the
+        // CPU.
         unsafe { (self.run)(from, to) }
     }
 }
@@ -92,8 +94,8 @@ pub struct Q8Unpack {
 }
 
 impl Q8Unpack {
-    /// Unpacks rows of `row_values` values each; lengths as for [`Q8Pack::call`]. Any scale word and
-    /// any code is safe; words that [`Q8Pack`] never writes give values without meaning.
+    /// Unpacks rows of `row_values` values each; lengths as for [`Q8Pack::call`]. Any scale word
+    /// and any code is safe; words that [`Q8Pack`] never writes give values without meaning.
     pub fn call(&self, scales: &[u16], codes: &[i8], row_values: usize, values: &mut [u16]) {
         check_rows(values.len(), row_values, scales.len(), codes.len());
         // SAFETY: whole rows and matching lengths, just checked; the flags given to

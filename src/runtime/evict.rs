@@ -3,6 +3,7 @@
 use super::Runtime;
 use super::open::Shared;
 use crate::error::{Code, Error, Result};
+use crate::policy::Scheme;
 use crate::state::{Event, EvictReport, Paths, Stop};
 use crate::units::{ByteCount, Nanos};
 
@@ -24,17 +25,18 @@ impl Runtime {
     /// that a worker has at that moment is finished, no other is begun. A restore under way is
     /// cancelled; units that compute leases stay.
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
-        self.shared.evict(bytes, deadline, Paths::BOTH)
+        self.shared.evict(bytes, deadline, Paths::BOTH, self.shared.scheme)
     }
 
-    /// As [`Runtime::evict`], with ways out of memory closed to chunks.
-    pub fn evict_over(
+    /// As [`Runtime::evict`], with ways out of memory closed to chunks, or by another scheme.
+    pub fn evict_by(
         &self,
         bytes: ByteCount,
         deadline: Option<Nanos>,
         paths: Paths,
+        scheme: Scheme,
     ) -> Result<Report> {
-        self.shared.evict(bytes, deadline, paths)
+        self.shared.evict(bytes, deadline, paths, scheme)
     }
 
     /// A handle with which another thread frees memory while compute has the runtime.
@@ -55,7 +57,7 @@ impl Evictor {
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
         self.shared.guests.increment();
         let result = match self.shared.closing.load() {
-            0 => self.shared.evict(bytes, deadline, Paths::BOTH),
+            0 => self.shared.evict(bytes, deadline, Paths::BOTH, self.shared.scheme),
             _ => Err(Error::new(Code::BadState, "runtime is closed")),
         };
         self.shared.guests.decrement();
@@ -66,24 +68,25 @@ impl Evictor {
 
 impl Shared {
     /// One caller at a time, so that each gets its own report.
-    fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>, paths: Paths) -> Result<Report> {
-        if !self.evicting.replace(0, 1) {
-            return Err(Error::new(Code::BadState, "evict: another eviction is running"));
-        }
-        let result = self.evict_alone(bytes, deadline, paths);
-        self.evicting.store(0);
-        result
-    }
-
-    fn evict_alone(
+    fn evict(
         &self,
         bytes: ByteCount,
         deadline: Option<Nanos>,
         paths: Paths,
+        scheme: Scheme,
     ) -> Result<Report> {
+        if !self.evicting.replace(0, 1) {
+            return Err(Error::new(Code::BadState, "evict: another eviction is running"));
+        }
+        let result = self.evict_alone(Event::Evict { bytes, paths, scheme }, deadline);
+        self.evicting.store(0);
+        result
+    }
+
+    fn evict_alone(&self, eviction: Event, deadline: Option<Nanos>) -> Result<Report> {
         let start = self.ports.clock.now();
         let measured_before = self.measured();
-        self.event(Event::Evict { bytes, paths })?;
+        self.event(eviction)?;
         let mut stopped = false;
         let booked = loop {
             let seen = self.work.load();

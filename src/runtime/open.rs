@@ -9,6 +9,7 @@ use crate::codec::{self, Codec};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
 use crate::limits::IO_ALIGN;
+use crate::policy::Scheme;
 use crate::port::buffers::Buffers;
 use crate::port::lock::Lock;
 use crate::port::{Ports, ThreadId, ThreadSpec};
@@ -38,7 +39,7 @@ pub(super) struct Shared {
     pub(super) evicting: Word,
     /// Calls of [`super::Evictor`]s under way; the runtime outlives them.
     pub(super) guests: Word,
-    /// Not 0 while worker threads run.
+    /// Not 0 while worker threads work.
     pub(super) threaded: Word,
     pub(super) gates: Gates,
     pub(super) buffers: Buffers,
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub(super) swap: Option<SwapFile>,
     pub(super) weights: WeightMap,
     pub(super) shape: KvShape,
+    /// How evictions place units unless they say otherwise.
+    pub(super) scheme: Scheme,
     pub(super) weight_units: u16,
     /// The RAM swap's segments among the buffers.
     pub(super) segments: Layout,
@@ -137,6 +140,14 @@ impl Runtime {
     pub fn is_inline(&self) -> bool {
         self.shared.is_inline()
     }
+
+    /// Lets the worker threads rest, so that callers execute every action themselves, one after the
+    /// other; or wakes them again. The partial-offload baseline restores that way.
+    pub fn rest_workers(&self, rest: bool) {
+        let threads = self.threads.iter().any(Option::is_some);
+        self.shared.threaded.store(u32::from(threads && !rest));
+        self.shared.announce();
+    }
 }
 
 fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<&'static Shared> {
@@ -192,6 +203,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         swap,
         weights: map,
         shape: config.shape,
+        scheme: config.options.scheme,
         weight_units: u16::try_from(weights.len())
             .map_err(|_| Error::new(Code::LimitExceeded, "weight units").with(weights.len()))?,
         segments,

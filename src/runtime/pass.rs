@@ -130,8 +130,8 @@ impl Runtime {
         core.stack.check()
     }
 
-    /// Brings an event that needs an idle machine: stops an eviction that is running, lets a restore
-    /// run to its end.
+    /// Brings an event that needs an idle machine: stops an eviction that is running, lets a
+    /// restore run to its end.
     fn when_idle(&self, event: Event) -> Result<()> {
         loop {
             if self.shared.core.lock().machine.is_evicting() {

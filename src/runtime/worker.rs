@@ -37,7 +37,11 @@ impl Body for Worker {
             if self.shared.closing.load() != 0 {
                 return;
             }
-            match self.shared.next(self.roles) {
+            let work = match self.shared.is_inline() {
+                true => None,
+                false => self.shared.next(self.roles),
+            };
+            match work {
                 Some(action) => self.shared.work_off(self.index, action),
                 None => self.shared.ports.park.wait(&self.shared.work, seen, None),
             }

@@ -4,7 +4,7 @@ use super::machine::{Action, Goal, Machine, Outcome, Paths, Roles, Step};
 use super::table::chunk_id;
 use super::unit::{Copies, Phase};
 use crate::error::{Code, Error, Result};
-use crate::policy::{self, Load, Move, Stage};
+use crate::policy::{self, Load, Move, Scheme, Stage};
 use crate::units::{ByteCount, ChunkId, FlashRecord, LayerIndex, Nanos, RamRecord, Unit};
 
 /// Why an eviction ended.
@@ -54,7 +54,12 @@ pub(super) struct Eviction {
 }
 
 impl Machine {
-    pub(super) fn begin_evict(&mut self, bytes: ByteCount, paths: Paths) -> Result<Step> {
+    pub(super) fn begin_evict(
+        &mut self,
+        bytes: ByteCount,
+        paths: Paths,
+        scheme: Scheme,
+    ) -> Result<Step> {
         match &mut self.goal {
             Goal::Idle => {}
             Goal::Restore(restoration) => {
@@ -68,6 +73,7 @@ impl Machine {
         self.sort_by_age();
         self.clear_skipped();
         self.evicted = None;
+        self.plan.scheme = scheme;
         self.goal = Goal::Evict(Eviction {
             asked: bytes.get(),
             start_bytes: self.table.tally.total_bytes(),

@@ -7,7 +7,7 @@ use super::unit::{Chunk, Weights};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::{CHUNKS_PER_LAYER_MAX, LAYERS_MAX};
-use crate::policy::{Order, Plan, Times};
+use crate::policy::{Order, Plan, Scheme, Times};
 use crate::units::{
     ByteCount, ChunkId, FlashRecord, Kind, KvShape, LayerIndex, RamRecord, TokenCount, Unit,
 };
@@ -128,6 +128,8 @@ pub enum Event {
         bytes: ByteCount,
         /// Which ways out of memory are open for chunks.
         paths: Paths,
+        /// Algorithm 1, or the baseline.
+        scheme: Scheme,
     },
     /// Take no new step of the running eviction.
     StopEvict(Stop),
@@ -269,7 +271,7 @@ impl Machine {
             Event::Commit(tokens) => self.commit(tokens)?,
             Event::Truncate(tokens) => self.truncate(tokens)?,
             Event::Used(layer) => self.used(layer)?,
-            Event::Evict { bytes, paths } => self.begin_evict(bytes, paths)?,
+            Event::Evict { bytes, paths, scheme } => self.begin_evict(bytes, paths, scheme)?,
             Event::StopEvict(stop) => self.stop_evict(stop)?,
             Event::Restore(tokens) => self.begin_restore(tokens)?,
             Event::Cancel => self.cancel_restore()?,

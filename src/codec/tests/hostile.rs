@@ -134,7 +134,8 @@ fn a_packed_chunk_of_another_place_or_size_is_a_mismatch() {
 fn forged_payloads_under_right_checksums() {
     for (id, geometry, packed) in samples() {
         let is_raw = packed[7] == 1 || id == CodecId::Raw;
-        // One head of 72 values and one token: two rows of two groups; the rest of a plane is padding.
+        // One head of 72 values and one token: two rows of two groups; the rest of a plane is
+        // padding.
         let padding: Vec<usize> = match is_raw {
             true => (64 + 288..packed.len()).collect(),
             false => (64 + 8..128).chain(128 + 144..packed.len()).collect(),

@@ -152,6 +152,15 @@ fn work(
         return;
     }
     let row_bytes = bytes / rows;
+    if batch.lanes() == 1 {
+        let run = piece.items.clone();
+        let encoded = &piece.weight[run.start * row_bytes..run.end * row_bytes];
+        kernels.decode_dots(kind, encoded, &x[..cols], piece.y);
+        if let Some(bias) = piece.bias {
+            add_bias(piece.y, &bias[4 * run.start..4 * run.end], 1);
+        }
+        return;
+    }
     let panels = piece.items.start / rows..piece.items.end.div_ceil(rows);
     let step = if batch.width == 1 { SINGLE_ROWS } else { PANEL_ROWS };
     for block in (0..rows).step_by(step) {
@@ -207,3 +216,6 @@ fn add_bias(y: &mut [f32], bias: &[u8], width: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

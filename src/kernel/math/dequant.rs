@@ -8,19 +8,80 @@
 //! | Q4_K | d, dmin: f16, 12 bytes of scales, q: 128 bytes | d sc q - dmin min |
 //! | Q6_K | low: 128 bytes, high: 64 bytes, sc: 16 signed bytes, d: f16 | d sc (q - 32) |
 //!
-//! The lower nibbles of 16 (or 32) code bytes are the first 16 (or 32) values, the upper nibbles the
-//! next ones.
+//! The lower nibbles of 16 (or 32) code bytes are the first 16 (or 32) values, the upper nibbles
+//! the next ones.
 
-use super::half::f32_of_f16;
 use super::kind::WeightType;
 use super::vector::Vector;
 
-/// Dequantises `blocks` blocks.
+/// Takes decoded values, a register or a single one at a time, each value once.
+trait Sink<V> {
+    /// Values `at` and following. `slot` tells apart registers that are decoded together.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has V's instruction set, and the values lie inside what the sink was made for.
+    unsafe fn put(&mut self, at: usize, slot: usize, values: V);
+
+    /// Value `at`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Sink::put`].
+    unsafe fn put_one(&mut self, at: usize, value: f32);
+}
+
+/// Stores the values.
+struct Store(*mut f32);
+
+impl<V: Vector> Sink<V> for Store {
+    #[inline(always)]
+    unsafe fn put(&mut self, at: usize, _slot: usize, values: V) {
+        // SAFETY: inside the target (caller).
+        unsafe { values.store(self.0.add(at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn put_one(&mut self, at: usize, value: f32) {
+        // SAFETY: inside the target (caller).
+        unsafe { *self.0.add(at) = value }
+    }
+}
+
+/// Multiplies the values with `x` and adds up, in several sums so that additions overlap.
+struct Dot<V> {
+    x: *const f32,
+    sums: [V; SUMS],
+    rest: f32,
+}
+
+const SUMS: usize = 4;
+
+/// Decoding takes so many instructions for each byte that the CPU alone looks only a few cache
+/// lines ahead, and the hardware's prefetcher stops at every page.
+const PREFETCH_BYTES: usize = 4096;
+
+impl<V: Vector> Sink<V> for Dot<V> {
+    #[inline(always)]
+    unsafe fn put(&mut self, at: usize, slot: usize, values: V) {
+        let sum = &mut self.sums[slot % SUMS];
+        // SAFETY: inside `x` (caller).
+        *sum = unsafe { values.mul_add(V::load(self.x.add(at)), *sum) };
+    }
+
+    #[inline(always)]
+    unsafe fn put_one(&mut self, at: usize, value: f32) {
+        // SAFETY: inside `x` (caller).
+        self.rest += value * unsafe { *self.x.add(at) };
+    }
+}
+
+/// Decodes `blocks` blocks.
 ///
 /// # Safety
 ///
-/// The CPU has V's instruction set; `from` is valid for `blocks` blocks of `kind` and `to` for their
-/// values, without overlap.
+/// The CPU has V's instruction set; `from` is valid for `blocks` blocks of `kind` and `to` for
+/// their values, without overlap.
 #[inline(always)]
 pub unsafe fn dequantise<V: Vector>(
     kind: WeightType,
@@ -28,116 +89,134 @@ pub unsafe fn dequantise<V: Vector>(
     to: *mut f32,
     blocks: usize,
 ) {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        match kind {
-            WeightType::F32 => singles(from, to, blocks),
-            WeightType::F16 => halves::<V>(from, to, blocks),
-            WeightType::Bf16 => upper_halves::<V>(from, to, blocks),
-            WeightType::Q4_0 => each(kind, from, to, blocks, |f, t| q4_0::<V>(f, t)),
-            WeightType::Q4_1 => each(kind, from, to, blocks, |f, t| q4_1::<V>(f, t)),
-            WeightType::Q8_0 => each(kind, from, to, blocks, |f, t| q8_0::<V>(f, t)),
-            WeightType::Q4K => each(kind, from, to, blocks, |f, t| q4_k::<V>(f, t)),
-            WeightType::Q6K => each(kind, from, to, blocks, |f, t| q6_k::<V>(f, t)),
-        }
-    }
+    // SAFETY: the store covers exactly the values of the blocks (caller).
+    unsafe { decode::<V>(kind, from, blocks, &mut Store(to)) }
 }
 
+/// `y[row] = decoded row . x` for rows of `blocks` blocks, without storing what is decoded.
+///
 /// # Safety
 ///
-/// As for [`dequantise`].
+/// The CPU has V's instruction set; `from` is valid for `rows * blocks` blocks of `kind`, `x` for
+/// the values of `blocks` blocks, `y` for `rows` values; `y` overlaps neither.
 #[inline(always)]
-unsafe fn each(
+pub unsafe fn decode_dots<V: Vector>(
     kind: WeightType,
     from: *const u8,
-    to: *mut f32,
+    x: *const f32,
     blocks: usize,
-    block: impl Fn(*const u8, *mut f32),
+    y: *mut f32,
+    rows: usize,
 ) {
-    for i in 0..blocks {
-        // SAFETY: block i lies inside both (caller's promise).
-        unsafe { block(from.add(i * kind.block_bytes()), to.add(i * kind.block_values())) }
+    for row in 0..rows {
+        // SAFETY: the row's blocks are inside `from`, its values inside `x` (caller).
+        unsafe {
+            let from = from.add(row * blocks * kind.block_bytes());
+            let mut dot = Dot { x, sums: [V::splat(0.0); SUMS], rest: 0.0 };
+            decode::<V>(kind, from, blocks, &mut dot);
+            let [a, b, c, d] = dot.sums;
+            *y.add(row) = a.add(b).add(c.add(d)).sum() + dot.rest;
+        }
     }
 }
 
 /// # Safety
 ///
-/// `from` is valid for two bytes.
+/// The CPU has V's instruction set; `from` is valid for `blocks` blocks, and the sink for their
+/// values.
 #[inline(always)]
-unsafe fn half(from: *const u8) -> f32 {
-    // SAFETY: two bytes are readable (caller).
-    f32_of_f16(unsafe { from.cast::<u16>().read_unaligned() })
-}
-
-/// # Safety
-///
-/// As for [`dequantise`].
-#[inline(always)]
-unsafe fn singles(from: *const u8, to: *mut f32, count: usize) {
-    // SAFETY: `count` singles are readable and writable, without overlap (caller).
-    unsafe { core::ptr::copy_nonoverlapping(from, to.cast::<u8>(), count * 4) }
-}
-
-/// # Safety
-///
-/// As for [`dequantise`].
-#[inline(always)]
-unsafe fn halves<V: Vector>(from: *const u8, to: *mut f32, count: usize) {
-    let mut i = 0;
-    // SAFETY: every element is below `count` (caller's promise).
+unsafe fn decode<V: Vector>(
+    kind: WeightType,
+    from: *const u8,
+    blocks: usize,
+    sink: &mut impl Sink<V>,
+) {
+    macro_rules! each {
+        ($block:ident) => {
+            for i in 0..blocks {
+                let block = from.add(i * kind.block_bytes());
+                V::prefetch(block.wrapping_add(PREFETCH_BYTES));
+                $block::<V>(block, i * kind.block_values(), sink)
+            }
+        };
+    }
+    // SAFETY: block i lies inside `from`, its values inside the sink (caller).
     unsafe {
-        while i + V::LANES <= count {
-            V::load_f16(from.add(2 * i).cast()).store(to.add(i));
-            i += V::LANES;
-        }
-        while i < count {
-            *to.add(i) = half(from.add(2 * i));
-            i += 1;
-        }
-    }
-}
-
-/// # Safety
-///
-/// As for [`dequantise`].
-#[inline(always)]
-unsafe fn upper_halves<V: Vector>(from: *const u8, to: *mut f32, count: usize) {
-    let mut i = 0;
-    // SAFETY: every element is below `count` (caller's promise).
-    unsafe {
-        while i + V::LANES <= count {
-            V::load_bf16(from.add(2 * i).cast()).store(to.add(i));
-            i += V::LANES;
-        }
-        while i < count {
-            let upper = from.add(2 * i).cast::<u16>().read_unaligned();
-            *to.add(i) = super::half::f32_of_bf16(upper);
-            i += 1;
+        match kind {
+            WeightType::F32 => singles::<V>(from, blocks, sink),
+            WeightType::F16 => halves::<V>(from, blocks, sink),
+            WeightType::Bf16 => upper_halves::<V>(from, blocks, sink),
+            WeightType::Q4_0 => each!(q4_0),
+            WeightType::Q4_1 => each!(q4_1),
+            WeightType::Q8_0 => each!(q8_0),
+            WeightType::Q4K => each!(q4_k),
+            WeightType::Q6K => each!(q6_k),
         }
     }
 }
 
-/// `scale * code + offset` for the nibbles at `SHIFT` of `count` bytes.
+/// Unblocked values: registers, then single ones.
+macro_rules! unblocked {
+    ($name:ident, $bytes:literal, $load:expr, $load_one:expr) => {
+        /// # Safety
+        ///
+        /// As for [`decode`], with a block for each value.
+        #[inline(always)]
+        unsafe fn $name<V: Vector>(from: *const u8, count: usize, sink: &mut impl Sink<V>) {
+            let mut i = 0;
+            // SAFETY: every value is below `count` (caller).
+            unsafe {
+                while i + SUMS * V::LANES <= count {
+                    for slot in 0..SUMS {
+                        let at = i + slot * V::LANES;
+                        sink.put(at, slot, $load(from.add($bytes * at).cast()));
+                    }
+                    i += SUMS * V::LANES;
+                }
+                while i + V::LANES <= count {
+                    sink.put(i, 0, $load(from.add($bytes * i).cast()));
+                    i += V::LANES;
+                }
+                while i < count {
+                    sink.put_one(i, $load_one(from.add($bytes * i).cast()));
+                    i += 1;
+                }
+            }
+        }
+    };
+}
+
+unblocked!(singles, 4, V::load, |from: *const f32| from.read_unaligned());
+unblocked!(halves, 2, V::load_f16, |from: *const u16| super::half::f32_of_f16(
+    from.read_unaligned()
+));
+unblocked!(upper_halves, 2, V::load_bf16, |from: *const u16| {
+    super::half::f32_of_bf16(from.read_unaligned())
+});
+
+/// `scale * code + offset` for the nibbles at `SHIFT` of `COUNT` bytes, a multiple of 16.
 ///
 /// # Safety
 ///
-/// `codes` is valid for `count` bytes and `to` for `count` values; `count` is a multiple of 16.
+/// `codes` is valid for `COUNT` bytes and the sink for as many values from `at` on.
 #[inline(always)]
-unsafe fn nibbles<V: Vector, const SHIFT: i32>(
+unsafe fn nibbles<V: Vector, const SHIFT: i32, const COUNT: usize>(
     codes: *const u8,
-    to: *mut f32,
-    count: usize,
-    scale: f32,
-    offset: f32,
+    at: usize,
+    sink: &mut impl Sink<V>,
+    scale: V,
+    offset: V,
 ) {
-    let mut i = 0;
-    while i < count {
-        // SAFETY: i + LANES <= count, because LANES divides 16.
+    // Upper nibbles are decoded together with the lower ones of the same bytes.
+    let first_slot = if SHIFT == 0 { 0 } else { COUNT / V::LANES };
+    for slot in 0..COUNT / V::LANES {
+        let i = slot * V::LANES;
+        // SAFETY: i + LANES <= COUNT, because LANES divides 16.
         unsafe {
             let code = V::load_bits::<SHIFT, 15>(codes.add(i));
-            code.mul_add(V::splat(scale), V::splat(offset)).store(to.add(i));
+            let values = code.mul_add(scale, offset);
+            sink.put(at + i, first_slot + slot, values);
         }
-        i += V::LANES;
     }
 }
 
@@ -145,12 +224,13 @@ unsafe fn nibbles<V: Vector, const SHIFT: i32>(
 ///
 /// One block of Q4_0 and its values are in bounds.
 #[inline(always)]
-unsafe fn q4_0<V: Vector>(from: *const u8, to: *mut f32) {
+unsafe fn q4_0<V: Vector>(from: *const u8, at: usize, sink: &mut impl Sink<V>) {
     // SAFETY: offsets below 18 bytes and 32 values.
     unsafe {
-        let d = half(from);
-        nibbles::<V, 0>(from.add(2), to, 16, d, -8.0 * d);
-        nibbles::<V, 4>(from.add(2), to.add(16), 16, d, -8.0 * d);
+        let d = V::splat_f16(from.cast());
+        let offset = d.mul(V::splat(-8.0));
+        nibbles::<V, 0, 16>(from.add(2), at, sink, d, offset);
+        nibbles::<V, 4, 16>(from.add(2), at + 16, sink, d, offset);
     }
 }
 
@@ -158,12 +238,12 @@ unsafe fn q4_0<V: Vector>(from: *const u8, to: *mut f32) {
 ///
 /// One block of Q4_1 and its values are in bounds.
 #[inline(always)]
-unsafe fn q4_1<V: Vector>(from: *const u8, to: *mut f32) {
+unsafe fn q4_1<V: Vector>(from: *const u8, at: usize, sink: &mut impl Sink<V>) {
     // SAFETY: offsets below 20 bytes and 32 values.
     unsafe {
-        let (d, m) = (half(from), half(from.add(2)));
-        nibbles::<V, 0>(from.add(4), to, 16, d, m);
-        nibbles::<V, 4>(from.add(4), to.add(16), 16, d, m);
+        let (d, m) = (V::splat_f16(from.cast()), V::splat_f16(from.add(2).cast()));
+        nibbles::<V, 0, 16>(from.add(4), at, sink, d, m);
+        nibbles::<V, 4, 16>(from.add(4), at + 16, sink, d, m);
     }
 }
 
@@ -171,14 +251,13 @@ unsafe fn q4_1<V: Vector>(from: *const u8, to: *mut f32) {
 ///
 /// One block of Q8_0 and its values are in bounds.
 #[inline(always)]
-unsafe fn q8_0<V: Vector>(from: *const u8, to: *mut f32) {
+unsafe fn q8_0<V: Vector>(from: *const u8, at: usize, sink: &mut impl Sink<V>) {
     // SAFETY: offsets below 34 bytes and 32 values; LANES divides 32.
     unsafe {
-        let d = V::splat(half(from));
-        let mut i = 0;
-        while i < 32 {
-            V::load_i8(from.add(2 + i).cast()).mul(d).store(to.add(i));
-            i += V::LANES;
+        let d = V::splat_f16(from.cast());
+        for slot in 0..32 / V::LANES {
+            let i = slot * V::LANES;
+            sink.put(at + i, slot, V::load_i8(from.add(2 + i).cast()).mul(d));
         }
     }
 }
@@ -207,17 +286,23 @@ unsafe fn scale_and_min(packed: *const u8, j: usize) -> (f32, f32) {
 ///
 /// One block of Q4_K and its values are in bounds.
 #[inline(always)]
-unsafe fn q4_k<V: Vector>(from: *const u8, to: *mut f32) {
+unsafe fn q4_k<V: Vector>(from: *const u8, at: usize, sink: &mut impl Sink<V>) {
     // SAFETY: offsets below 144 bytes and 256 values; groups below 8.
     unsafe {
-        let (d, d_min) = (half(from), half(from.add(2)));
+        let (d, d_min) = (V::splat_f16(from.cast()), V::splat_f16(from.add(2).cast()));
         for pair in 0..4 {
             let codes = from.add(16 + 32 * pair);
-            let to = to.add(64 * pair);
+            let at = at + 64 * pair;
             let (scale, min) = scale_and_min(from.add(4), 2 * pair);
-            nibbles::<V, 0>(codes, to, 32, d * scale, -(d_min * min));
+            nibbles::<V, 0, 32>(codes, at, sink, d.mul(V::splat(scale)), d_min.mul(V::splat(-min)));
             let (scale, min) = scale_and_min(from.add(4), 2 * pair + 1);
-            nibbles::<V, 4>(codes, to.add(32), 32, d * scale, -(d_min * min));
+            nibbles::<V, 4, 32>(
+                codes,
+                at + 32,
+                sink,
+                d.mul(V::splat(scale)),
+                d_min.mul(V::splat(-min)),
+            );
         }
     }
 }
@@ -226,26 +311,26 @@ unsafe fn q4_k<V: Vector>(from: *const u8, to: *mut f32) {
 ///
 /// # Safety
 ///
-/// `low` and `high` are valid for 32 bytes, `scales` for 2, `to` for 32 values.
+/// `low` and `high` are valid for 32 bytes, `scales` for 2, the sink for 32 values from `at` on.
 #[inline(always)]
 unsafe fn sixes<V: Vector, const LOW: i32, const HIGH: i32>(
     low: *const u8,
     high: *const u8,
     scales: *const i8,
-    d: f32,
-    to: *mut f32,
+    d: V,
+    at: usize,
+    sink: &mut impl Sink<V>,
 ) {
-    let mut i = 0;
-    while i < 32 {
+    for slot in 0..32 / V::LANES {
+        let i = slot * V::LANES;
         // SAFETY: i + LANES <= 32, because LANES divides 16; the scale index is 0 or 1.
         unsafe {
-            let scale = d * f32::from(*scales.add(i / 16));
+            let scale = d.mul(V::splat(f32::from(*scales.add(i / 16))));
             let low = V::load_bits::<LOW, 15>(low.add(i));
             let high = V::load_bits::<HIGH, 3>(high.add(i));
             let code = high.mul_add(V::splat(16.0), low).sub(V::splat(32.0));
-            code.mul(V::splat(scale)).store(to.add(i));
+            sink.put(at + i, slot, code.mul(scale));
         }
-        i += V::LANES;
     }
 }
 
@@ -253,19 +338,19 @@ unsafe fn sixes<V: Vector, const LOW: i32, const HIGH: i32>(
 ///
 /// One block of Q6_K and its values are in bounds.
 #[inline(always)]
-unsafe fn q6_k<V: Vector>(from: *const u8, to: *mut f32) {
+unsafe fn q6_k<V: Vector>(from: *const u8, at: usize, sink: &mut impl Sink<V>) {
     // SAFETY: offsets below 210 bytes and 256 values.
     unsafe {
-        let d = half(from.add(208));
+        let d = V::splat_f16(from.add(208).cast());
         for part in 0..2 {
             let low = from.add(64 * part);
             let high = from.add(128 + 32 * part);
             let scales = from.add(192 + 8 * part).cast::<i8>();
-            let to = to.add(128 * part);
-            sixes::<V, 0, 0>(low, high, scales, d, to);
-            sixes::<V, 0, 2>(low.add(32), high, scales.add(2), d, to.add(32));
-            sixes::<V, 4, 4>(low, high, scales.add(4), d, to.add(64));
-            sixes::<V, 4, 6>(low.add(32), high, scales.add(6), d, to.add(96));
+            let at = at + 128 * part;
+            sixes::<V, 0, 0>(low, high, scales, d, at, sink);
+            sixes::<V, 0, 2>(low.add(32), high, scales.add(2), d, at + 32, sink);
+            sixes::<V, 4, 4>(low, high, scales.add(4), d, at + 64, sink);
+            sixes::<V, 4, 6>(low.add(32), high, scales.add(6), d, at + 96, sink);
         }
     }
 }

@@ -10,6 +10,9 @@ pub struct Neon(float32x4_t);
 macro_rules! registers {
     ($($name:ident($first:ident $(: $type:ty)? $(, $arg:ident)*) -> $out:ty = $body:expr;)*) => {
         $(
+            /// # Safety
+            ///
+            /// As the trait says.
             #[inline(always)]
             unsafe fn $name($first $(: $type)? $(, $arg: Self)*) -> $out {
                 // SAFETY: NEON is part of the architecture, and pointers are valid for four
@@ -31,6 +34,29 @@ unsafe fn four_bytes(from: *const u8) -> uint8x8_t {
     unsafe { vcreate_u8(u64::from(from.cast::<u32>().read_unaligned())) }
 }
 
+/// Halves to singles by integer steps: the half-precision intrinsics are not stable. The exponent
+/// is moved to its place and corrected by a multiplication, which is exact and also right for
+/// subnormals; infinity and NaN are set apart.
+///
+/// # Safety
+///
+/// None beyond NEON.
+#[inline(always)]
+unsafe fn widen(halves: uint16x4_t) -> Neon {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        let wide = vmovl_u16(halves);
+        let sign = vshlq_n_u32::<16>(vandq_u32(wide, vdupq_n_u32(0x8000)));
+        let body = vshlq_n_u32::<13>(vandq_u32(wide, vdupq_n_u32(0x7fff)));
+        let power = vdupq_n_f32(f32::from_bits(0x7780_0000));
+        let finite = vreinterpretq_u32_f32(vmulq_f32(vreinterpretq_f32_u32(body), power));
+        let special = vorrq_u32(body, vdupq_n_u32(0x7f80_0000));
+        let is_special = vcgeq_u32(body, vdupq_n_u32(0x7c00 << 13));
+        let magnitude = vbslq_u32(is_special, special, finite);
+        Neon(vreinterpretq_f32_u32(vorrq_u32(magnitude, sign)))
+    }
+}
+
 // SAFETY: each method is one or a few NEON operations on what it is given.
 unsafe impl Vector for Neon {
     const LANES: usize = 4;
@@ -38,20 +64,11 @@ unsafe impl Vector for Neon {
     registers! {
         splat(value: f32) -> Self = Neon(vdupq_n_f32(value));
         load(from: *const f32) -> Self = Neon(vld1q_f32(from));
-        load_f16(from: *const u16) -> Self = {
-            // Widening by integer steps: the half-precision intrinsics are not stable. The
-            // exponent is moved to its place and corrected by a multiplication, which is exact and
-            // also right for subnormals; infinity and NaN are set apart.
-            let wide = vmovl_u16(vld1_u16(from));
-            let sign = vshlq_n_u32::<16>(vandq_u32(wide, vdupq_n_u32(0x8000)));
-            let body = vandq_u32(wide, vdupq_n_u32(0x7fff));
-            let shifted = vreinterpretq_f32_u32(vshlq_n_u32::<13>(body));
-            let finite = vmulq_f32(shifted, vdupq_n_f32(f32::from_bits(0x7780_0000)));
-            let special = vorrq_u32(vshlq_n_u32::<13>(body), vdupq_n_u32(0x7f80_0000));
-            let is_special = vcgeq_u32(body, vdupq_n_u32(0x7c00));
-            let magnitude = vbslq_u32(is_special, special, vreinterpretq_u32_f32(finite));
-            Neon(vreinterpretq_f32_u32(vorrq_u32(magnitude, sign)))
-        };
+        prefetch(address: *const u8) -> () = core::arch::asm!(
+            "prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)
+        );
+        splat_f16(from: *const u16) -> Self = widen(vld1_dup_u16(from));
+        load_f16(from: *const u16) -> Self = widen(vld1_u16(from));
         load_bf16(from: *const u16) -> Self =
             Neon(vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from))));
         load_i8(from: *const i8) -> Self = {

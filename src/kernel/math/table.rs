@@ -54,6 +54,7 @@ impl Isa {
 }
 
 type Dequantise = unsafe fn(WeightType, *const u8, *mut f32, usize);
+type DecodeDots = unsafe fn(WeightType, *const u8, *const f32, usize, *mut f32, usize);
 type Tile = unsafe fn(&TileJob);
 type Dots = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
 type DotsF16 = unsafe fn(*const u16, *const f32, usize, *mut f32, usize);
@@ -67,6 +68,7 @@ type Swiglu = unsafe fn(*mut f32, *const f32, usize);
 pub struct MathKernels {
     isa: Isa,
     dequantise: Dequantise,
+    decode_dots: DecodeDots,
     tile: Tile,
     dots: Dots,
     dots_f16: DotsF16,
@@ -78,7 +80,7 @@ pub struct MathKernels {
 
 /// Compiles every loop for one instruction set, with its block of rows and registers for `tile`.
 macro_rules! instance {
-    ($name:ident, $isa:expr, $vector:ty, $rows:literal, $registers:literal, $(#[$feature:meta])*) => {
+    ($name:ident, $isa:expr, $vector:ty, $rows:literal, $registers:literal, #[$feature:meta]) => {
         mod $name {
             use super::super::{dequant, rows, softmax, tile};
             use super::{Isa, MathKernels, TileJob, WeightType};
@@ -86,6 +88,7 @@ macro_rules! instance {
             pub const TABLE: MathKernels = MathKernels {
                 isa: $isa,
                 dequantise,
+                decode_dots,
                 tile,
                 dots,
                 dots_f16,
@@ -95,15 +98,17 @@ macro_rules! instance {
                 swiglu,
             };
 
-            instance! { @functions $vector, $(#[$feature])*
+            instance! { @functions #[$feature]
                 dequantise(kind: WeightType, from: *const u8, to: *mut f32, blocks: usize) -> ()
                     = dequant::dequantise::<$vector>;
+                decode_dots(kind: WeightType, from: *const u8, x: *const f32, blocks: usize,
+                    y: *mut f32, rows: usize) -> () = dequant::decode_dots::<$vector>;
                 tile(job: &TileJob) -> () = tile::tile::<$vector, $rows, $registers>;
                 dots(w: *const f32, x: *const f32, depth: usize, y: *mut f32, rows: usize) -> ()
                     = rows::dots::<$vector>;
                 dots_f16(w: *const u16, x: *const f32, depth: usize, y: *mut f32, rows: usize) -> ()
                     = rows::dots_f16::<$vector>;
-                add_rows_f16(r: *const u16, f: *const f32, count: usize, y: *mut f32, d: usize) -> ()
+                add_rows_f16(r: *const u16, f: *const f32, n: usize, y: *mut f32, d: usize) -> ()
                     = rows::add_rows_f16::<$vector>;
                 softmax_columns(s: *mut f32, keys: usize, width: usize, m: *mut f32, t: *mut f32,
                     r: *mut f32) -> () = softmax::softmax_columns::<$vector>;
@@ -114,7 +119,7 @@ macro_rules! instance {
             }
         }
     };
-    (@functions $vector:ty, #[$feature:meta]
+    (@functions #[$feature:meta]
         $($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {
         $(
             /// # Safety
@@ -217,8 +222,8 @@ impl MathKernels {
     /// The best table that the flags allow and this CPU has.
     pub fn select(flags: CpuFlags) -> Self {
         let allowed = |isa: &&Isa| flags.contains(isa.needs());
-        let tables = Isa::ALL.iter().filter(allowed).filter_map(|isa| Self::new(*isa));
-        tables.last().unwrap_or(portable::TABLE)
+        let mut tables = Isa::ALL.iter().filter(allowed).filter_map(|isa| Self::new(*isa));
+        tables.next_back().unwrap_or(portable::TABLE)
     }
 
     /// Which instruction set it uses.
@@ -233,6 +238,17 @@ impl MathKernels {
         // SAFETY: both lengths are exactly `blocks` blocks (asserted); borrows exclude overlap; the
         // table was made for an instruction set that the CPU has (`new`).
         unsafe { (self.dequantise)(kind, bytes.as_ptr(), values.as_mut_ptr(), blocks) }
+    }
+
+    /// `y[row] = decoded row . x`: `bytes` holds exactly `y.len()` rows of `x.len()` values.
+    pub fn decode_dots(&self, kind: WeightType, bytes: &[u8], x: &[f32], y: &mut [f32]) {
+        let row_bytes = kind.bytes(x.len());
+        assert_eq!(row_bytes.and_then(|row| row.checked_mul(y.len())), Some(bytes.len()));
+        let blocks = x.len() / kind.block_values();
+        let (from, x, rows) = (bytes.as_ptr(), x.as_ptr(), y.len());
+        // SAFETY: lengths are exactly `rows` rows of `blocks` blocks (asserted); borrows exclude
+        // overlap; the CPU has the instruction set (`new`).
+        unsafe { (self.decode_dots)(kind, from, x, blocks, y.as_mut_ptr(), rows) }
     }
 
     /// `y[row][lane] (+)= sum of weight(row, d) * x[d][lane]` over panels of `width` lanes.

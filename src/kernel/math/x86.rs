@@ -14,6 +14,9 @@ pub struct Avx512(__m512);
 macro_rules! registers {
     ($($name:ident($first:ident $(: $type:ty)? $(, $arg:ident)*) -> $out:ty = $body:expr;)*) => {
         $(
+            /// # Safety
+            ///
+            /// As the trait says.
             #[inline(always)]
             unsafe fn $name($first $(: $type)? $(, $arg: Self)*) -> $out {
                 // SAFETY: the caller has the instruction set, and pointers are valid for one
@@ -31,6 +34,10 @@ unsafe impl Vector for Avx2 {
     registers! {
         splat(value: f32) -> Self = Avx2(_mm256_set1_ps(value));
         load(from: *const f32) -> Self = Avx2(_mm256_loadu_ps(from));
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        // Broadcast, then widened: inserting one half would wait for the register's old value.
+        splat_f16(from: *const u16) -> Self =
+            Avx2(_mm256_cvtph_ps(_mm_set1_epi16(from.read_unaligned().cast_signed())));
         load_f16(from: *const u16) -> Self = Avx2(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())));
         load_bf16(from: *const u16) -> Self = Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(
             _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))
@@ -74,12 +81,14 @@ unsafe impl Vector for Avx2 {
         zero_below(self, x, limit) -> Self =
             Avx2(_mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x.0, limit.0), self.0));
         sum(self) -> f32 = {
-            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let upper = _mm256_extractf128_ps::<1>(self.0);
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), upper);
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         };
         largest(self) -> f32 = {
-            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let upper = _mm256_extractf128_ps::<1>(self.0);
+            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), upper);
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         };
@@ -93,6 +102,9 @@ unsafe impl Vector for Avx512 {
     registers! {
         splat(value: f32) -> Self = Avx512(_mm512_set1_ps(value));
         load(from: *const f32) -> Self = Avx512(_mm512_loadu_ps(from));
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        splat_f16(from: *const u16) -> Self =
+            Avx512(_mm512_cvtph_ps(_mm256_set1_epi16(from.read_unaligned().cast_signed())));
         load_f16(from: *const u16) -> Self =
             Avx512(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())));
         load_bf16(from: *const u16) -> Self = Avx512(_mm512_castsi512_ps(

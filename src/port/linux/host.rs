@@ -9,8 +9,8 @@ use crate::kernel::CpuFlags;
 use crate::port::{Ports, Threads};
 use core::ffi::CStr;
 
-/// The model file, a swap file, threads: what [`Ports`] refers to. Place it where it lives as long as
-/// the handle, in a `static` or leaked.
+/// The model file, a swap file, threads: what [`Ports`] refers to. Place it where it lives as long
+/// as the handle, in a `static` or leaked.
 pub struct HostPorts {
     model: File,
     rows: RowFile,

@@ -126,35 +126,66 @@ pub(super) fn clear_direct(fd: &OwnedFd, what: &'static str) -> Result<()> {
 /// Whether direct transfers in blocks of [`IO_ALIGN`] work: what the file system says, or, before
 /// Linux 6.1, whether it reads one block.
 fn serves_direct(fd: &OwnedFd) -> bool {
-    if let Some(align) = stated_align(fd) {
-        // Zero stands for "not at all".
-        return (1..=IO_ALIGN).contains(&align);
-    }
     #[repr(C, align(4096))]
     struct Block([u8; IO_ALIGN]);
-    let mut block = Block([0; IO_ALIGN]);
-    pread(fd, 0, &mut block.0) != Err(libc::EINVAL)
+    stated(&extended_status(fd)).unwrap_or_else(|| {
+        let mut block = Block([0; IO_ALIGN]);
+        pread(fd, 0, &mut block.0) != Err(libc::EINVAL)
+    })
 }
 
-/// The alignment that the file system asks of direct transfers, if it tells.
-fn stated_align(fd: &OwnedFd) -> Option<usize> {
-    let mut answer = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the path is an empty C string, and `answer` is writable for the size of a statx.
-    let result = unsafe {
+/// What the file system says on direct transfers in blocks of [`IO_ALIGN`], if it says anything.
+fn stated(status: &libc::statx) -> Option<bool> {
+    if status.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return None;
+    }
+    let align = status.stx_dio_offset_align.max(status.stx_dio_mem_align);
+    let enough = usize::try_from(align).is_ok_and(|align| align <= IO_ALIGN);
+    // An alignment of zero stands for "not at all".
+    Some(enough && status.stx_dio_offset_align > 0)
+}
+
+/// The file's alignments, or nothing at all where the call is not known.
+fn extended_status(fd: &OwnedFd) -> libc::statx {
+    let mut status = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is an empty C string, and `status` is writable for the size of a statx.
+    let _unknown = unsafe {
         libc::statx(
             fd.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
             libc::STATX_DIOALIGN,
-            answer.as_mut_ptr(),
+            status.as_mut_ptr(),
         )
     };
     // SAFETY: an all-zero statx is valid, whether the call filled it or not.
-    let answer = unsafe { answer.assume_init() };
-    if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return None;
+    unsafe { status.assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_transfers_need_an_alignment_that_is_stated_and_not_above_a_block() {
+        // SAFETY: an all-zero statx is valid.
+        let mut status: libc::statx = unsafe { core::mem::zeroed() };
+        status.stx_dio_offset_align = 512;
+        assert_eq!(stated(&status), None, "the mask says that nothing was stated");
+        status.stx_mask = libc::STATX_DIOALIGN;
+        for (memory, offset, expected) in [
+            (512, 512, true),
+            (4, 4096, true),
+            (4096, 4096, true),
+            (0, 0, false),
+            (512, 0, false),
+            (512, 8192, false),
+            (8192, 512, false),
+            (u32::MAX, u32::MAX, false),
+        ] {
+            status.stx_dio_mem_align = memory;
+            status.stx_dio_offset_align = offset;
+            assert_eq!(stated(&status), Some(expected), "{memory} {offset}");
+        }
     }
-    let align = answer.stx_dio_offset_align.max(answer.stx_dio_mem_align);
-    let none = answer.stx_dio_offset_align == 0;
-    if none { Some(0) } else { usize::try_from(align).ok() }
 }

@@ -213,6 +213,19 @@ fn a_popped_top_is_used_again_and_so_are_records_freed_below_it() {
 }
 
 #[test]
+fn a_lowered_segment_without_enough_room_is_passed_over() {
+    let mut stack = stack(4, 1);
+    let sizes = [3000, 1000, 3000, 900, 64, 4096];
+    let records = sizes.map(|bytes| push(&mut stack, 0, bytes).unwrap());
+    assert_eq!(records.map(|record| record.segment.get()), [0, 0, 1, 1, 1, 2]);
+    for index in [1, 4] {
+        assert_eq!(stack.free(records[index]), Ok(None));
+    }
+    assert_eq!(push(&mut stack, 0, 1000).unwrap().segment.get(), 0);
+    stack.check().unwrap();
+}
+
+#[test]
 fn of_two_stretches_the_higher_is_remembered() {
     let mut stack = stack(1, 1);
     let records: Vec<_> = (0..6).map(|_| push(&mut stack, 0, 64).unwrap()).collect();

@@ -87,7 +87,7 @@ typedef enum mz_codec {
     MZ_CODEC_Q8 = 2,
 } mz_codec;
 
-// Which units leave first. Restoration is always forward-in, the order in which compute needs them.
+// Which units leave first. They come back in the order in which compute needs them.
 typedef enum mz_order {
     // Last layer first, so that compute can start on the first layers at once.
     MZ_ORDER_BACKWARD_OUT = 0,
@@ -161,7 +161,7 @@ typedef struct mz_config {
     const struct mz_extent *extents;
     // Windows of each unit, weight_units numbers from 1 to 64. NULL: one each.
     const uint32_t *extents_per_unit;
-    // Elements of extents.
+    // Elements of extents, at most 16384.
     uint32_t extent_count;
     // 1: chunks may go to the swap file, and the ports have one. 0: to the RAM swap only.
     uint32_t swap_file;
@@ -411,10 +411,11 @@ int mz_wait_weights(struct mz_handle *handle, uint32_t layer, struct mz_span *sp
 int mz_release_weights(struct mz_handle *handle, uint32_t layer);
 
 // Waits until all chunks of a layer are in memory and leases them, in the order of the context:
-// 256 tokens each, first K and then V, as F16 values [kv_head][256][head_dim].
+// 256 tokens each, first K and then V, as F16 values `[kv_head][256][head_dim]`.
 //
-// *count is the room in spans, and becomes the number of chunks; with too little room the result
-// is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set struct_bytes in the first span.
+// *count is the room in spans, and becomes the number of chunks, those that a pass added included;
+// with too little room the result is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set
+// struct_bytes in the first span.
 int mz_wait_kv(struct mz_handle *handle, uint32_t layer, struct mz_span *spans, uint32_t *count);
 
 // Ends one lease of each of a layer's first chunks, as many as mz_wait_kv said.
@@ -447,6 +448,7 @@ int mz_cancel(struct mz_handle *handle);
 // Frees at least that many bytes of shared buffers and RAM swap, or says how much could be freed
 // and why no more. Ends soon after deadline_ns nanoseconds (0: none): an action that is running is
 // finished, no other is begun. A running restore is cancelled; leased units stay.
+// MZ_ERR_BAD_STATE while another thread's eviction is running. The report may be NULL.
 int mz_evict(struct mz_handle *handle,
              uint64_t bytes,
              uint64_t deadline_ns,

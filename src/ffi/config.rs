@@ -8,10 +8,12 @@ use super::raw;
 use super::types::{MzConfig, MzOrder, MzScheme};
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
-use crate::limits::LAYERS_MAX;
+use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX};
 use crate::policy::{Order, Profile, Scheme};
 use crate::runtime::{Config, Options};
 use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
+
+const EXTENTS_MAX: usize = LAYERS_MAX as usize * EXTENTS_PER_UNIT_MAX;
 
 /// Reads the table and runs `body` with what it means.
 ///
@@ -30,6 +32,9 @@ pub(super) unsafe fn with<R>(
         return Err(Error::new(Code::LimitExceeded, "weight units").with(count));
     }
     let extent_count = usize::try_from(table.extent_count).unwrap_or(usize::MAX);
+    if extent_count > EXTENTS_MAX {
+        return Err(Error::new(Code::LimitExceeded, "mz_config.extent_count").with(extent_count));
+    }
     // SAFETY: the caller's promise; the layouts of both types are the same, asserted in `layout`.
     let extents: &[Extent] =
         unsafe { raw::slice(table.extents.cast(), extent_count, "mz_config.extents") }?;

@@ -192,7 +192,7 @@ pub unsafe extern "C" fn mz_release_weights(handle: *mut MzHandle, layer: u32) -
 }
 
 /// Waits until all chunks of a layer are in memory and leases them, in the order of the context:
-/// 256 tokens each, first K and then V, as F16 values [kv_head][256][head_dim].
+/// 256 tokens each, first K and then V, as F16 values `[kv_head][256][head_dim]`.
 ///
 /// *count is the room in spans, and becomes the number of chunks, those that a pass added included;
 /// with too little room the result is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set
@@ -303,6 +303,7 @@ pub unsafe extern "C" fn mz_cancel(handle: *mut MzHandle) -> c_int {
 /// Frees at least that many bytes of shared buffers and RAM swap, or says how much could be freed
 /// and why no more. Ends soon after deadline_ns nanoseconds (0: none): an action that is running is
 /// finished, no other is begun. A running restore is cancelled; leased units stay.
+/// MZ_ERR_BAD_STATE while another thread's eviction is running. The report may be NULL.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_evict(

@@ -3,14 +3,13 @@
 
 use core::panic::PanicInfo;
 
-/// cbindgen:ignore
-mod c {
-    unsafe extern "C" {
-        pub(super) safe fn abort() -> !;
-    }
+// SAFETY: C's `abort` takes nothing and does not return.
+unsafe extern "C" {
+    /// cbindgen:ignore
+    safe fn abort() -> !;
 }
 
 #[panic_handler]
 fn panic(_info: &PanicInfo<'_>) -> ! {
-    c::abort()
+    abort()
 }

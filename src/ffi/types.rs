@@ -1,10 +1,10 @@
 //! The types of the C ABI, as `linker/mzcache.h` shows them.
 //!
-//! Invariant: every table begins with `struct_bytes`, has no padding and admits every bit pattern,
-//! and its layout on 64-bit machines is the one asserted in `layout`. Tables grow at their end only:
-//! a caller built with an older header hands over a shorter one, and the missing fields read as 0;
-//! a caller with a newer header may hand over a longer one if the fields that this version does
-//! not know are 0. Fields that enumerate hold plain numbers, because C may put anything there. The
+//! Invariant: every table begins with `struct_bytes`, has no padding and admits every bit pattern;
+//! its layout on 64-bit machines is the one asserted in `layout`. Tables grow at their end only: a
+//! caller built with an older header hands over a shorter one, and the missing fields read as 0; a
+//! caller with a newer header may hand over a longer one if the fields that this version does not
+//! know are 0. Fields that enumerate hold plain numbers, because C may put anything there. The
 //! comments are written for those who read the header.
 
 use crate::error::Code;
@@ -74,7 +74,7 @@ pub enum MzCodec {
     Q8 = 2,
 }
 
-/// Which units leave first. Restoration is always forward-in, the order in which compute needs them.
+/// Which units leave first. They come back in the order in which compute needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum MzOrder {
@@ -150,7 +150,7 @@ pub struct MzConfig {
     pub extents: *const MzExtent,
     /// Windows of each unit, weight_units numbers from 1 to 64. NULL: one each.
     pub extents_per_unit: *const u32,
-    /// Elements of extents.
+    /// Elements of extents, at most 16384.
     pub extent_count: u32,
     /// 1: chunks may go to the swap file, and the ports have one. 0: to the RAM swap only.
     pub swap_file: u32,

@@ -274,7 +274,10 @@ impl Machine {
                         chunk.phase = Phase::Idle;
                     }
                 });
-                step.publish = (allocated && empty).then_some(unit);
+                if allocated && empty {
+                    self.note_arrival();
+                    step.publish = Some(unit);
+                }
             }
         }
         Ok(step)
@@ -310,6 +313,9 @@ impl Machine {
                 (false, _) => Phase::Filling,
             };
         });
+        if complete {
+            self.note_arrival();
+        }
         let unit = Unit::Weights(layer);
         Ok(Step { publish: complete.then_some(unit), ..Step::touch(unit) })
     }
@@ -335,6 +341,7 @@ impl Machine {
             }
             chunk.phase = Phase::Idle;
         });
+        self.note_arrival();
         let unit = Unit::Kv(id);
         Step { forget, publish: Some(unit), ..Step::touch(unit) }
     }

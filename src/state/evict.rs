@@ -413,6 +413,14 @@ impl Machine {
         eviction.exhausted = false;
     }
 
+    /// A restore's last actions may fill units that the scans have passed.
+    pub(super) fn note_arrival(&mut self) {
+        if let Goal::Evict(eviction) = &mut self.goal {
+            eviction.kv_position = 0;
+            eviction.weights_position = 0;
+        }
+    }
+
     pub(super) fn done_release(&mut self, unit: Unit, outcome: Outcome) -> Result<Step> {
         match (outcome, unit) {
             (Outcome::Done, Unit::Weights(layer)) => {

@@ -50,8 +50,8 @@ impl Report {
         text.push_str(FOOTER);
         if !self.levels.iter().all(|level| level.tokens_match) {
             text.push_str(&format!(
-                "stable: codec {} changes values once, so tokens differ from those without eviction,\n\
-                 and are the same in every further cycle. With --codec raw none differ.\n",
+                "stable: codec {} changes values once, so tokens differ from those without\n\
+                 eviction, and are the same in every further cycle; with --codec raw none differ.\n",
                 self.codec
             ));
         }

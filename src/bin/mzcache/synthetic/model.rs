@@ -182,20 +182,21 @@ fn block(config: &Config) -> Vec<(&'static str, u32, u32, Fill)> {
     let inner = config.feed_forward;
     let query = config.heads * config.head_dim;
     let kv = config.kv_heads * config.head_dim;
-    let mut tensors = Vec::new();
-    tensors.push(("attn_norm", width, 1, Fill::Constant(1.0)));
-    tensors.push(("attn_q", width, query, Fill::scoring(width)));
-    tensors.push(("attn_k", width, kv, Fill::scoring(width)));
-    tensors.push(("attn_v", width, kv, Fill::keeping(width)));
-    tensors.push(("attn_output", query, width, Fill::attending(query)));
+    let mut tensors = vec![
+        ("attn_norm", width, 1, Fill::Constant(1.0)),
+        ("attn_q", width, query, Fill::scoring(width)),
+        ("attn_k", width, kv, Fill::scoring(width)),
+        ("attn_v", width, kv, Fill::keeping(width)),
+        ("attn_output", query, width, Fill::attending(query)),
+        ("ffn_norm", width, 1, Fill::Constant(1.0)),
+        ("ffn_gate", width, inner, Fill::keeping(width)),
+        ("ffn_up", width, inner, Fill::keeping(width)),
+        ("ffn_down", inner, width, Fill::keeping(inner)),
+    ];
     if config.wiring.has_head_norms() {
         tensors.push(("attn_q_norm", config.head_dim, 1, Fill::Constant(HEAD_NORM)));
         tensors.push(("attn_k_norm", config.head_dim, 1, Fill::Constant(HEAD_NORM)));
     }
-    tensors.push(("ffn_norm", width, 1, Fill::Constant(1.0)));
-    tensors.push(("ffn_gate", width, inner, Fill::keeping(width)));
-    tensors.push(("ffn_up", width, inner, Fill::keeping(width)));
-    tensors.push(("ffn_down", inner, width, Fill::keeping(inner)));
     tensors
 }
 

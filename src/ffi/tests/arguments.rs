@@ -73,6 +73,7 @@ fn a_closed_handle_is_refused_by_every_function() {
     // SAFETY: the handle began with these two words.
     let words = || unsafe { world.handle.cast::<[u32; 2]>().read_volatile() };
     let before = words();
+    assert_eq!(before[0], 0, "not a handle's mark any more");
     assert!(all_calls(world.handle).iter().all(|result| *result == BAD_STATE));
     assert_eq!(words(), before);
 }

@@ -3,6 +3,7 @@
 use super::super::types::*;
 use super::super::*;
 use super::world::*;
+use crate::units::{ChunkId, ChunkIndex, LayerIndex};
 use std::thread;
 
 const BAD_STATE: c_int = MzErr::BadState as c_int;
@@ -30,6 +31,33 @@ fn a_lease_ends_once() {
     assert_eq!(world.release_tail(0, TOKENS), MZ_OK);
     assert_eq!(world.release_tail(0, TOKENS), BAD_STATE);
     assert_eq!(world.evict().leased, 0);
+}
+
+#[test]
+fn a_lease_for_writing_is_not_ended_as_one_for_reading() {
+    let world = World::open();
+    assert_eq!(world.call_with(mz_pass_begin, 10), MZ_OK);
+    world.tail(0, 9).unwrap();
+    assert_eq!(world.release_kv(0, 1), BAD_STATE);
+    world.kv(0, 1).unwrap();
+    assert_eq!(world.release_kv(0, 1), MZ_OK);
+    assert_eq!(world.release_kv(0, 1), BAD_STATE);
+    assert_eq!(world.release_tail(0, 9), MZ_OK);
+}
+
+#[test]
+fn chunks_that_cannot_all_be_leased_are_not_leased_at_all() {
+    let world = World::filled();
+    assert_eq!(world.call(mz_restore), MZ_OK);
+    // SAFETY: the handle is open.
+    let call = unsafe { Call::enter(world.handle) }.unwrap();
+    let (layer, chunk) = (LayerIndex::new(0), ChunkIndex::new(1));
+    let taken = call.handle().runtime().kv_mut(ChunkId { layer, chunk }).unwrap();
+    assert_eq!(world.kv(0, CHUNKS).unwrap_err(), (err(MzErr::Cancelled), CHUNKS));
+    drop(taken);
+    drop(call);
+    assert_eq!(world.evict().leased, 0);
+    world.check_all();
 }
 
 #[test]

@@ -5,8 +5,7 @@
 //! does no I/O, holds no lock, knows no thread. Invariants, checked by [`Machine::check`]:
 //!
 //! * A chunk that holds tokens has at least one good copy, unless the storage lost it; then its
-//! first
-//!   token is named by [`Machine::lost`].
+//!   first token is named by [`Machine::lost`].
 //! * A copy leaves the set only after another one entered it, except by truncation or corruption.
 //! * The tally (counts, bytes, restore times) equals what a recount over all units gives.
 //!

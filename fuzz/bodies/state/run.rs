@@ -1,19 +1,16 @@
 //! One machine's life: steps with everything that must hold after each, and the end of it.
 
-use super::setup::{self, COLUMNS, Choices, SHAPE, WEIGHT_BYTES};
-use super::world::{World, chunk_id};
+use super::setup::{self, CHUNKS, Choices, SHAPE, WEIGHT_BYTES};
+use super::world::{World, chunk_id, place};
 use mzcache::policy::Scheme;
 use mzcache::state::{Action, Chunk, Copies, Event, Machine, Outcome, Paths, Roles, Stop, Tally};
 use mzcache::state::{Step, Weights};
 use mzcache::units::{ByteCount, LayerIndex, TokenCount, Unit};
 use mzcache::{Code, Error, Result};
-use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 
 /// More steps than any goal of so few units takes.
 const STEPS_MAX: usize = 2000;
-
-const CHUNKS: usize = SHAPE.layers as usize * COLUMNS as usize;
 
 pub struct Run {
     pub machine: Machine,
@@ -21,7 +18,7 @@ pub struct Run {
     pub has_grown: bool,
     pub world: World,
     choices: Choices,
-    /// What is true of the running eviction: bytes held when it began, and its paths.
+    /// The last eviction: bytes held when it began, and the ways out that it has for chunks.
     eviction: (u64, Paths),
 }
 
@@ -73,8 +70,10 @@ impl Run {
                 assert!(before == self.sight(), "{event:?} failed and changed something");
             }
             Ok(step) => {
-                if let Event::Evict { paths, .. } = event {
-                    self.eviction = (before.tally.total_bytes(), paths);
+                if let Event::Evict { paths, scheme, .. } = event {
+                    let ram = paths.ram && self.choices.ram && scheme == Scheme::Hybrid;
+                    let flash = paths.flash && self.choices.flash;
+                    self.eviction = (before.tally.total_bytes(), Paths { ram, flash });
                 }
                 self.world.take(step);
                 self.note(event, &before);
@@ -101,8 +100,9 @@ impl Run {
     fn look(&mut self) {
         self.machine.check().unwrap();
         self.world.compare(&self.machine);
-        let units: BTreeSet<_> = self.world.in_flight.iter().map(key).collect();
-        assert_eq!(units.len(), usize::try_from(self.machine.tally().busy).unwrap());
+        // Readers share a weight unit.
+        let units = self.world.in_flight.iter().fold(0u32, |units, action| units | bit(action));
+        assert_eq!(units.count_ones(), self.machine.tally().busy);
         if self.machine.is_idle() {
             self.world.compare_at_rest(&self.machine);
         }
@@ -120,12 +120,10 @@ impl Run {
         assert_eq!(report.freed >= report.asked, report.stop == Stop::Reached);
         if report.stop == Stop::Exhausted {
             assert_eq!(tally.weights_left, 0, "weights could have been dropped");
-            let ram = paths.ram && self.choices.ram;
-            let flash = paths.flash && self.choices.flash;
-            if report.error.is_none() && (ram || flash) {
+            if report.error.is_none() && (paths.ram || paths.flash) {
                 assert_eq!(tally.kv_left, 0, "chunks could have been evicted: {report:?}");
             }
-            if report.error.is_none() && flash {
+            if report.error.is_none() && paths.flash {
                 assert_eq!(tally.packed_idle, 0, "chunks could have been spilled: {report:?}");
             }
         }
@@ -217,10 +215,10 @@ impl Run {
     }
 }
 
-/// Which unit an action has, in an order.
-fn key(action: &Action) -> (u16, Option<u16>) {
+/// Each unit's own bit.
+fn bit(action: &Action) -> u32 {
     match action.unit() {
-        Unit::Weights(layer) => (layer.get(), None),
-        Unit::Kv(id) => (id.layer.get(), Some(id.chunk.get())),
+        Unit::Weights(layer) => 1 << layer.index(),
+        Unit::Kv(id) => 1 << (WEIGHT_BYTES.len() + place(id)),
     }
 }

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 
 pub const SHAPE: KvShape = KvShape { layers: 3, kv_heads: 1, head_dim: 32 };
 pub const COLUMNS: u16 = 4;
+pub const CHUNKS: usize = SHAPE.layers as usize * COLUMNS as usize;
 pub const CHUNK_BYTES: u64 = 32 << 10;
 pub const PACKED_BYTES: u32 = 17 << 10;
 /// A chunk that does not compress, with its header.

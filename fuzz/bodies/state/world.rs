@@ -1,12 +1,11 @@
 //! The world that the machine acts on: what each copy holds, and what compute wrote.
 
-use super::setup::{PACKED_BYTES, PACKED_BYTES_MAX, SHAPE};
+use super::setup::{CHUNKS, PACKED_BYTES, PACKED_BYTES_MAX, SHAPE, WEIGHT_BYTES};
 use mzcache::limits::CHUNK_TOKENS;
 use mzcache::state::{Action, Copies, Machine, Outcome, Step};
 use mzcache::units::{
     ChunkId, ChunkIndex, FlashRecord, LayerIndex, RamRecord, SegmentIndex, TokenCount, Unit,
 };
-use std::collections::{BTreeMap, BTreeSet};
 
 /// What a copy of a chunk holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,27 +21,41 @@ pub struct Content {
 /// What a failed transfer leaves behind.
 const GARBAGE: Content = Content { version: u32::MAX, lossy: true, draft: u32::MAX };
 
+/// What the world knows of a chunk.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    buffer: Option<Content>,
+    slot: Option<Content>,
+    /// The last commit.
+    truth: u32,
+    /// What compute wrote in this pass and relies on.
+    draft: Option<u32>,
+    /// A copy was damaged since the last commit.
+    damaged: bool,
+}
+
 #[derive(Default)]
 pub struct World {
     lossless: bool,
     packs_badly: bool,
-    buffers: BTreeMap<ChunkId, Content>,
-    weights: BTreeMap<LayerIndex, u64>,
-    pub records: BTreeMap<u32, Content>,
-    slots: BTreeMap<ChunkId, Content>,
-    /// The last commit of each chunk.
-    truth: BTreeMap<ChunkId, u32>,
-    /// What compute wrote in this pass and relies on.
-    drafts: BTreeMap<ChunkId, u32>,
+    /// What is known of each chunk, see [`place`].
+    chunks: [Known; CHUNKS],
+    /// The parts that each weight unit's buffer holds, one bit each, if there is a buffer.
+    weights: [Option<u64>; WEIGHT_BYTES.len()],
+    /// Packed chunks, by their records' offsets.
+    pub records: Vec<(u32, Content)>,
     draft_next: u32,
-    /// Chunks of which a copy was damaged since their last commit.
-    damaged: BTreeSet<ChunkId>,
     pub in_flight: Vec<Action>,
     record_next: u32,
 }
 
 pub fn chunk_id(layer: u16, column: u16) -> ChunkId {
     ChunkId { layer: LayerIndex::new(layer), chunk: ChunkIndex::new(column) }
+}
+
+/// Where a chunk stands in an array of all.
+pub fn place(id: ChunkId) -> usize {
+    id.chunk.index() * usize::from(SHAPE.layers) + id.layer.index()
 }
 
 /// Chunks of the columns from that of `tokens` on.
@@ -59,14 +72,24 @@ impl World {
         World { lossless, packs_badly, ..World::default() }
     }
 
+    fn chunk(&mut self, id: ChunkId) -> &mut Known {
+        &mut self.chunks[place(id)]
+    }
+
+    fn record(&self, offset: u32) -> Option<Content> {
+        self.records.iter().find(|(other, _)| *other == offset).map(|(_, content)| *content)
+    }
+
     /// Applies a step and remembers its action.
     pub fn take(&mut self, step: &Step) {
         if let Some(record) = step.forget {
-            assert!(self.records.remove(&record.offset).is_some(), "record forgotten twice");
+            let before = self.records.len();
+            self.records.retain(|(offset, _)| *offset != record.offset);
+            assert_eq!(self.records.len(), before - 1, "a record is forgotten once");
         }
         match step.publish {
-            Some(Unit::Kv(id)) => assert!(self.buffers.contains_key(&id)),
-            Some(Unit::Weights(layer)) => assert!(self.weights.contains_key(&layer)),
+            Some(Unit::Kv(id)) => assert!(self.chunk(id).buffer.is_some()),
+            Some(Unit::Weights(layer)) => assert!(self.weights[layer.index()].is_some()),
             None => {}
         }
         self.in_flight.extend(step.action);
@@ -76,58 +99,62 @@ impl World {
     pub fn perform(&mut self, action: Action) -> Outcome {
         match action {
             Action::Pack { id, .. } => {
-                let buffer = self.buffers[&id];
+                let buffer = self.chunk(id).buffer.unwrap();
                 let lossy = buffer.lossy || !self.lossless;
                 self.record_next += 1;
                 let offset = self.record_next;
-                self.records.insert(offset, Content { lossy, draft: 0, ..buffer });
+                self.records.push((offset, Content { lossy, draft: 0, ..buffer }));
                 let bytes = if self.packs_badly { PACKED_BYTES_MAX } else { PACKED_BYTES };
                 let segment = SegmentIndex::new(1);
                 return Outcome::Packed(RamRecord { segment, generation: 0, offset, bytes });
             }
             Action::Write { id } => {
-                self.slots.insert(id, self.buffers[&id]);
+                let chunk = self.chunk(id);
+                chunk.slot = Some(chunk.buffer.unwrap());
                 return Outcome::Written(FlashRecord { bytes: 1, crc: 0, packed: false });
             }
             Action::Spill { id, record } => {
-                self.slots.insert(id, self.records[&record.offset]);
+                self.chunk(id).slot = Some(self.record(record.offset).unwrap());
                 return Outcome::Written(FlashRecord { bytes: 1, crc: 0, packed: true });
             }
-            Action::Release { unit: Unit::Kv(id) } => drop(self.buffers.remove(&id).unwrap()),
+            Action::Release { unit: Unit::Kv(id) } => {
+                self.chunk(id).buffer.take().unwrap();
+            }
             Action::Release { unit: Unit::Weights(layer) } => {
-                self.weights.remove(&layer).unwrap();
+                self.weights[layer.index()].take().unwrap();
             }
             Action::Allocate { unit: Unit::Kv(id) } => {
-                let before = self.buffers.insert(id, Content::default());
+                let before = self.chunk(id).buffer.replace(Content::default());
                 assert_eq!(before, None, "a chunk has one buffer");
             }
             Action::Allocate { unit: Unit::Weights(layer) } => {
-                assert_eq!(self.weights.insert(layer, 0), None, "a unit has one buffer");
+                assert_eq!(self.weights[layer.index()].replace(0), None, "a unit has one buffer");
             }
             Action::ReadWeights { layer, part } => {
-                let parts = self.weights.get_mut(&layer).unwrap();
+                let parts = self.weights[layer.index()].as_mut().unwrap();
                 assert!(*parts & 1 << part == 0, "a part is read once");
                 *parts |= 1 << part;
             }
-            Action::ReadChunk { id, .. } => drop(self.buffers.insert(id, self.slots[&id])),
-            Action::Unpack { id, record, .. } => {
-                self.buffers.insert(id, self.records[&record.offset]);
-            }
+            Action::ReadChunk { id, .. } => self.fill(id, self.chunks[place(id)].slot),
+            Action::Unpack { id, record, .. } => self.fill(id, self.record(record.offset)),
         }
         Outcome::Done
+    }
+
+    fn fill(&mut self, id: ChunkId, content: Option<Content>) {
+        let before = self.chunk(id).buffer.replace(content.unwrap());
+        assert!(before.is_some(), "a chunk is filled in its buffer");
     }
 
     /// Does half of it, and badly.
     pub fn fail(&mut self, action: Action, is_damage: bool) {
         match action {
             Action::Write { id } | Action::Spill { id, .. } => {
-                self.slots.insert(id, GARBAGE);
+                self.chunk(id).slot = Some(GARBAGE);
             }
             Action::ReadChunk { id, .. } | Action::Unpack { id, .. } => {
-                self.buffers.insert(id, GARBAGE);
-                if is_damage {
-                    self.damaged.insert(id);
-                }
+                self.fill(id, Some(GARBAGE));
+                self.chunk(id).damaged |= is_damage;
             }
             _ => {}
         }
@@ -136,65 +163,66 @@ impl World {
     /// Compute writes behind the committed tokens, wherever it may.
     pub fn compute(&mut self, machine: &Machine) {
         self.draft_next += 1;
+        let draft = self.draft_next;
         for id in chunks_from(machine.tokens(), machine.columns().into()) {
             if machine.chunk(id).is_some_and(|chunk| chunk.is_ready()) {
-                self.drafts.insert(id, self.draft_next);
-                self.buffers.get_mut(&id).unwrap().draft = self.draft_next;
+                let chunk = self.chunk(id);
+                chunk.draft = Some(draft);
+                chunk.buffer.as_mut().unwrap().draft = draft;
             }
         }
     }
 
     /// Compute starts over: what it wrote does not count.
     pub fn forget_drafts(&mut self) {
-        self.drafts.clear();
+        self.chunks.iter_mut().for_each(|chunk| chunk.draft = None);
     }
 
     /// The machine took all tokens from `before` on for written.
     pub fn commit(&mut self, before: TokenCount, tokens: TokenCount) {
-        for id in chunks_from(before, tokens.chunks()) {
-            let buffer = self.buffers.get_mut(&id).unwrap();
-            if let Some(draft) = self.drafts.get(&id) {
-                assert_eq!(buffer.draft, *draft, "{id:?} is committed but was lost");
-            }
-            let truth = self.truth.entry(id).or_insert(0);
-            *truth += 1;
-            (buffer.version, buffer.lossy) = (*truth, false);
-            self.damaged.remove(&id);
-        }
         let full = tokens.get() / u32::from(CHUNK_TOKENS);
-        self.drafts.retain(|id, _| u32::from(id.chunk.get()) >= full);
+        for id in chunks_from(before, tokens.chunks()) {
+            let chunk = self.chunk(id);
+            let buffer = chunk.buffer.as_mut().unwrap();
+            if let Some(draft) = chunk.draft {
+                assert_eq!(buffer.draft, draft, "{id:?} is committed but was lost");
+            }
+            chunk.truth += 1;
+            (buffer.version, buffer.lossy) = (chunk.truth, false);
+            chunk.damaged = false;
+            // Behind the last token the draft goes on.
+            chunk.draft = chunk.draft.filter(|_| u32::from(id.chunk.get()) >= full);
+        }
     }
 
     /// Every copy that the machine believes in is there and holds what was committed.
     pub fn compare(&self, machine: &Machine) {
         for id in chunks_from(TokenCount::default(), machine.columns().into()) {
             let chunk = machine.chunk(id).unwrap();
-            assert_eq!(self.buffers.contains_key(&id), chunk.has_buffer, "{id:?}");
+            let Known { buffer, slot, truth, damaged, .. } = self.chunks[place(id)];
+            assert_eq!(buffer.is_some(), chunk.has_buffer, "{id:?}");
             if chunk.tokens == 0 {
                 continue;
             }
-            let truth = self.truth.get(&id).copied().unwrap_or(0);
-            let is_good = |content: Content| content.version == truth;
-            let (ram, flash) = (self.records.get(&chunk.ram.offset), self.slots.get(&id));
-            let buffer = self.buffers.get(&id);
+            let is_good = |content: Option<Content>| content.is_some_and(|c| c.version == truth);
             if chunk.copies.contains(Copies::RESIDENT) {
-                assert!(is_good(buffer.copied().unwrap()), "{id:?} {chunk:?} {buffer:?}");
+                assert!(is_good(buffer), "{id:?} {chunk:?} {buffer:?}");
             }
             if chunk.copies.contains(Copies::RAM) {
-                assert!(is_good(ram.copied().unwrap()), "{id:?} {chunk:?} {ram:?}");
+                let record = self.record(chunk.ram.offset);
+                assert!(is_good(record), "{id:?} {chunk:?} {record:?}");
             }
             if chunk.copies.contains(Copies::FLASH) {
-                assert!(is_good(flash.copied().unwrap()), "{id:?} {chunk:?} {flash:?}");
+                assert!(is_good(slot), "{id:?} {chunk:?} {slot:?}");
             }
             if chunk.copies.contains(Copies::RESIDENT | Copies::FLASH) {
-                let lossy = |content: Option<&Content>| content.map(|content| content.lossy);
-                assert_eq!(lossy(buffer), lossy(flash), "{id:?} would change by being dropped");
+                let lossy = |content: Option<Content>| content.map(|content| content.lossy);
+                assert_eq!(lossy(buffer), lossy(slot), "{id:?} would change by being dropped");
             }
-            assert!(!chunk.is_lost() || self.damaged.contains(&id), "{id:?} is lost for nothing");
+            assert!(!chunk.is_lost() || damaged, "{id:?} is lost for nothing");
         }
-        for layer in (0..=SHAPE.layers).map(LayerIndex::new) {
+        for (layer, parts) in (0..).map(LayerIndex::new).zip(self.weights) {
             let weights = machine.weights(layer).unwrap();
-            let parts = self.weights.get(&layer);
             assert_eq!(parts.is_some(), weights.has_buffer, "{layer:?}");
             let all = parts.is_some_and(|parts| parts.count_ones() == weights.parts);
             assert!(all || !weights.is_ready(), "{layer:?} is ready before its bytes");
@@ -211,6 +239,7 @@ impl World {
             buffers += usize::from(chunk.has_buffer);
         }
         assert_eq!(records, self.records.len(), "records leak");
-        assert_eq!(buffers, self.buffers.len(), "buffers leak");
+        let known = self.chunks.iter().filter(|chunk| chunk.buffer.is_some()).count();
+        assert_eq!(buffers, known, "buffers leak");
     }
 }

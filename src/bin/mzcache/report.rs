@@ -50,8 +50,8 @@ impl Report {
         text.push_str(FOOTER);
         if !self.levels.iter().all(|level| level.tokens_match) {
             text.push_str(&format!(
-                "stable: codec {} changes values once, so tokens differ from those\n\
-                 without eviction, and are the same in every further cycle; with raw none differ.\n",
+                "stable: codec {} changes values once, so tokens differ from those without\n\
+                 eviction, and are the same in every further cycle; with raw none differ.\n",
                 self.codec
             ));
         }

@@ -275,15 +275,32 @@ mod tests {
         assert_eq!(end, bytes.len() as u64);
     }
 
-    /// A head alone, with a hole for data behind it, as a file would have.
+    /// Takes so many bytes and then refuses.
+    struct First<'a>(&'a mut File, usize);
+
+    impl Write for First<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = self.0.write(&bytes[..bytes.len().min(self.1)])?;
+            self.1 -= count;
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    /// The head and the first tensor (rotary divisors, where there are any), with a hole behind.
     #[test]
     fn heads_of_large_shapes_are_models_too() {
         for shape in [Shape::Smollm2_135m, Shape::Qwen3_0_6b, Shape::Llama3_2_1b] {
             let directory = tempfile::tempdir().unwrap();
             let model = Model::new(shape);
             let path = directory.path().join("sparse.gguf");
-            std::fs::write(&path, &model.head).unwrap();
-            File::options().write(true).open(&path).unwrap().set_len(model.file_bytes).unwrap();
+            let mut file = File::create(&path).unwrap();
+            let bytes = model.head.len() + 4096;
+            assert!(model.write(&mut First(&mut file, bytes), &|_| ()).is_err());
+            file.set_len(model.file_bytes).unwrap();
             let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
             let file = mzcache::port::linux::MappedFile::open(&path).unwrap();
             let gguf = Gguf::parse(&file).unwrap();

@@ -29,6 +29,7 @@ extern crate std;
 pub mod arena;
 pub mod codec;
 pub mod error;
+pub mod ffi;
 #[cfg(feature = "infer")]
 pub mod infer;
 pub mod kernel;
@@ -42,3 +43,8 @@ pub mod sync;
 pub mod units;
 
 pub use error::{Code, Error, Result};
+
+/// The README's example is compiled with the documentation tests.
+#[cfg(all(doctest, feature = "infer"))]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -1,7 +1,7 @@
 //! Which pieces of the file make up a weight unit, and where a tensor then lies in its buffer.
 //!
-//! Invariant: extents are page-aligned, in file order, disjoint, and cover every tensor of the unit.
-//! Nothing of the file is converted or moved relative to its neighbours.
+//! Invariant: extents are page-aligned, in file order, disjoint, and cover every tensor of the
+//! unit. Nothing of the file is converted or moved relative to its neighbours.
 
 use super::gguf::TensorInfo;
 use crate::error::{Code, Error, Result};

@@ -48,6 +48,11 @@ impl Layer {
         self.tensors[role.index()].as_ref()
     }
 
+    /// Those that are there.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().flatten()
+    }
+
     /// A tensor whose presence was checked at open.
     pub fn tensor(&self, role: Role) -> &Tensor {
         match self.optional(role) {
@@ -107,6 +112,8 @@ impl Model {
         let (_, layout) = head_plan(gguf, &shape)?;
         sizer.slice::<Extent>(layout.extents().len())?;
         sizer.slice::<WeightUnit<'static>>(usize::from(shape.layers) + 1)?;
+        rope_frequencies(gguf, &shape)?;
+        embedding(gguf, &shape)?;
         sizer.slice::<f32>(usize::from(shape.head_dim / 2))
     }
 

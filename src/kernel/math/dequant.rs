@@ -8,8 +8,8 @@
 //! | Q4_K | d, dmin: f16, 12 bytes of scales, q: 128 bytes | d sc q - dmin min |
 //! | Q6_K | low: 128 bytes, high: 64 bytes, sc: 16 signed bytes, d: f16 | d sc (q - 32) |
 //!
-//! The lower nibbles of 16 (or 32) code bytes are the first 16 (or 32) values, the upper nibbles the
-//! next ones.
+//! The lower nibbles of 16 (or 32) code bytes are the first 16 (or 32) values, the upper nibbles
+//! the next ones.
 
 use super::kind::WeightType;
 use super::vector::Vector;
@@ -80,8 +80,8 @@ impl<V: Vector> Sink<V> for Dot<V> {
 ///
 /// # Safety
 ///
-/// The CPU has V's instruction set; `from` is valid for `blocks` blocks of `kind` and `to` for their
-/// values, without overlap.
+/// The CPU has V's instruction set; `from` is valid for `blocks` blocks of `kind` and `to` for
+/// their values, without overlap.
 #[inline(always)]
 pub unsafe fn dequantise<V: Vector>(
     kind: WeightType,

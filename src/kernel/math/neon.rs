@@ -10,6 +10,9 @@ pub struct Neon(float32x4_t);
 macro_rules! registers {
     ($($name:ident($first:ident $(: $type:ty)? $(, $arg:ident)*) -> $out:ty = $body:expr;)*) => {
         $(
+            /// # Safety
+            ///
+            /// As the trait says.
             #[inline(always)]
             unsafe fn $name($first $(: $type)? $(, $arg: Self)*) -> $out {
                 // SAFETY: NEON is part of the architecture, and pointers are valid for four
@@ -31,8 +34,8 @@ unsafe fn four_bytes(from: *const u8) -> uint8x8_t {
     unsafe { vcreate_u8(u64::from(from.cast::<u32>().read_unaligned())) }
 }
 
-/// Halves to singles by integer steps: the half-precision intrinsics are not stable. The exponent is
-/// moved to its place and corrected by a multiplication, which is exact and also right for
+/// Halves to singles by integer steps: the half-precision intrinsics are not stable. The exponent
+/// is moved to its place and corrected by a multiplication, which is exact and also right for
 /// subnormals; infinity and NaN are set apart.
 ///
 /// # Safety

@@ -1,8 +1,8 @@
 //! One step of the online softmax, down the lanes of a panel or along a row, and SwiGLU.
 //!
-//! State of a query: `largest`, the largest score so far, and `total`, the sum of
-//! `exp(score - largest)`. A step turns a chunk's scores into factors for the value rows and says by
-//! how much to scale what was summed up before.
+//! State of a query: `largest`, the largest score so far, and `total`, the sum of `exp(score -
+//! largest)`. A step turns a chunk's scores into factors for the value rows and says by how much to
+//! scale what was summed up before.
 
 use super::vector::{Vector, exp};
 

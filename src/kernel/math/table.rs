@@ -80,7 +80,7 @@ pub struct MathKernels {
 
 /// Compiles every loop for one instruction set, with its block of rows and registers for `tile`.
 macro_rules! instance {
-    ($name:ident, $isa:expr, $vector:ty, $rows:literal, $registers:literal, $(#[$feature:meta])*) => {
+    ($name:ident, $isa:expr, $vector:ty, $rows:literal, $registers:literal, #[$feature:meta]) => {
         mod $name {
             use super::super::{dequant, rows, softmax, tile};
             use super::{Isa, MathKernels, TileJob, WeightType};
@@ -98,7 +98,7 @@ macro_rules! instance {
                 swiglu,
             };
 
-            instance! { @functions $vector, $(#[$feature])*
+            instance! { @functions #[$feature]
                 dequantise(kind: WeightType, from: *const u8, to: *mut f32, blocks: usize) -> ()
                     = dequant::dequantise::<$vector>;
                 decode_dots(kind: WeightType, from: *const u8, x: *const f32, blocks: usize,
@@ -108,7 +108,7 @@ macro_rules! instance {
                     = rows::dots::<$vector>;
                 dots_f16(w: *const u16, x: *const f32, depth: usize, y: *mut f32, rows: usize) -> ()
                     = rows::dots_f16::<$vector>;
-                add_rows_f16(r: *const u16, f: *const f32, count: usize, y: *mut f32, d: usize) -> ()
+                add_rows_f16(r: *const u16, f: *const f32, n: usize, y: *mut f32, d: usize) -> ()
                     = rows::add_rows_f16::<$vector>;
                 softmax_columns(s: *mut f32, keys: usize, width: usize, m: *mut f32, t: *mut f32,
                     r: *mut f32) -> () = softmax::softmax_columns::<$vector>;
@@ -119,7 +119,7 @@ macro_rules! instance {
             }
         }
     };
-    (@functions $vector:ty, #[$feature:meta]
+    (@functions #[$feature:meta]
         $($name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {
         $(
             /// # Safety
@@ -222,8 +222,8 @@ impl MathKernels {
     /// The best table that the flags allow and this CPU has.
     pub fn select(flags: CpuFlags) -> Self {
         let allowed = |isa: &&Isa| flags.contains(isa.needs());
-        let tables = Isa::ALL.iter().filter(allowed).filter_map(|isa| Self::new(*isa));
-        tables.last().unwrap_or(portable::TABLE)
+        let mut tables = Isa::ALL.iter().filter(allowed).filter_map(|isa| Self::new(*isa));
+        tables.next_back().unwrap_or(portable::TABLE)
     }
 
     /// Which instruction set it uses.

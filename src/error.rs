@@ -64,6 +64,38 @@ pub enum Code {
 }
 
 impl Code {
+    /// All of them.
+    pub const ALL: [Code; 23] = [
+        Code::InvalidArgument,
+        Code::BadState,
+        Code::MemoryTooSmall,
+        Code::LimitExceeded,
+        Code::OutOfMemory,
+        Code::SwapFull,
+        Code::Leased,
+        Code::Io,
+        Code::ShortRead,
+        Code::NoSpace,
+        Code::SyncFailed,
+        Code::Poisoned,
+        Code::Corrupt,
+        Code::Truncated,
+        Code::BadMagic,
+        Code::Unsupported,
+        Code::Mismatch,
+        Code::Cancelled,
+        Code::DeadlinePassed,
+        Code::NoDevice,
+        Code::DeviceFailed,
+        Code::BuildFailed,
+        Code::DeviceLost,
+    ];
+
+    /// The code of that number.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| *code as i32 == number)
+    }
+
     /// A short sentence for people.
     pub const fn message(self) -> &'static str {
         match self {

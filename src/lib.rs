@@ -29,6 +29,7 @@ extern crate std;
 pub mod arena;
 pub mod codec;
 pub mod error;
+pub mod ffi;
 #[cfg(feature = "infer")]
 pub mod infer;
 pub mod kernel;

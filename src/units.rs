@@ -186,6 +186,7 @@ pub struct FlashRecord {
 
 /// A page-aligned window of the model file, and where it lies in its weight unit's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Extent {
     /// First byte in the file.
     pub file_offset: u64,

@@ -249,6 +249,13 @@ pub struct Exclusive<'a> {
     held: Held,
 }
 
+impl Exclusive<'_> {
+    /// The buffer's memory, for callers that cannot keep a slice; valid while this is held.
+    pub fn region(&self) -> Region {
+        Region { bytes: self.held.bytes, ..self.held.region }
+    }
+}
+
 impl Deref for Exclusive<'_> {
     type Target = [u8];
 
@@ -284,6 +291,13 @@ pub struct Lease<'a> {
 unsafe impl Send for Lease<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Lease<'_> {}
+
+impl Lease<'_> {
+    /// The buffer's memory, for callers that cannot keep a slice; valid while this is held.
+    pub fn region(&self) -> Region {
+        Region { bytes: self.held.bytes, ..self.held.region }
+    }
+}
 
 impl Deref for Lease<'_> {
     type Target = [u8];

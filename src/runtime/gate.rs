@@ -75,14 +75,33 @@ impl Runtime {
             match word.load() {
                 OPEN => return Ok(()),
                 OFF => return Err(self.why_off(layer)),
-                _ if self.is_inline() => {
-                    if !self.poll() {
-                        return Err(Error::new(Code::BadState, "gate: no action leads there"));
-                    }
-                }
+                _ if self.is_inline() => self.help(word)?,
                 _ => shared.ports.park.wait(word, CLOSED, None),
             }
         }
+    }
+
+    /// Executes an action on the way to a closed gate. When other callers have them all, waits
+    /// until something changed.
+    fn help(&self, gate: &Word) -> Result<()> {
+        let shared = self.shared;
+        let seen = shared.work.load();
+        let others_before = self.others_work();
+        if self.poll() {
+            return Ok(());
+        }
+        // Whoever takes or ends an action changes `work`; with nobody at work before and after,
+        // and no change in between, the gate can only stay closed.
+        let is_stuck = !others_before && !self.others_work() && shared.work.load() == seen;
+        if is_stuck && gate.load() == CLOSED {
+            return Err(Error::new(Code::BadState, "gate: no action leads there"));
+        }
+        shared.ports.park.wait(&shared.work, seen, None);
+        Ok(())
+    }
+
+    fn others_work(&self) -> bool {
+        self.shared.core.lock().machine.tally().busy > 0
     }
 
     fn why_off(&self, layer: LayerIndex) -> Error {

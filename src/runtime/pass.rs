@@ -80,6 +80,11 @@ impl Runtime {
         self.shared.core.lock().machine.tokens()
     }
 
+    /// Chunks of each layer: those of the context, and those that a pass added.
+    pub fn chunks(&self) -> u16 {
+        self.shared.core.lock().machine.columns()
+    }
+
     /// The first token of a chunk that the storage lost, if that happened: truncate to it and
     /// compute the rest again.
     pub fn lost(&self) -> Option<TokenCount> {

@@ -12,17 +12,7 @@ impl Machine {
         if !self.table.contains(unit) {
             return Err(Error::new(Code::InvalidArgument, "unit of an action"));
         }
-        let phase = match action {
-            Action::Pack { .. } => Phase::Packing,
-            Action::Write { .. } => Phase::Writing,
-            Action::Spill { .. } => Phase::Spilling,
-            Action::Release { .. } => Phase::Releasing,
-            Action::Allocate { .. } => Phase::Allocating,
-            Action::ReadWeights { .. } | Action::ReadChunk { .. } | Action::Unpack { .. } => {
-                Phase::Filling
-            }
-        };
-        if self.table.phase(unit) != phase {
+        if !self.is_given_out(&action) {
             return Err(Error::new(Code::BadState, "action was not given out"));
         }
         match action {
@@ -31,9 +21,39 @@ impl Machine {
             Action::Spill { id, .. } => self.done_spill(id, outcome),
             Action::Release { unit } => self.done_release(unit, outcome),
             Action::Allocate { unit } => self.done_allocate(unit, outcome),
-            Action::ReadWeights { layer, .. } => self.done_read_weights(layer, outcome),
+            Action::ReadWeights { layer, part } => self.done_read_weights(layer, part, outcome),
             Action::ReadChunk { id, .. } | Action::Unpack { id, .. } => {
                 self.done_fill_chunk(id, outcome)
+            }
+        }
+    }
+
+    /// Whether a worker has this very action. A unit that exists tells all of it.
+    fn is_given_out(&self, action: &Action) -> bool {
+        let phase = self.table.phase(action.unit());
+        match *action {
+            Action::Pack { id, tokens } => {
+                phase == Phase::Packing && tokens == self.table.chunk(id).tokens
+            }
+            Action::Write { .. } => phase == Phase::Writing,
+            Action::Spill { id, record } => {
+                phase == Phase::Spilling && record == self.table.chunk(id).ram
+            }
+            Action::Release { .. } => phase == Phase::Releasing,
+            Action::Allocate { .. } => phase == Phase::Allocating,
+            Action::ReadWeights { layer, part } => {
+                let busy = self.table.weights(layer).parts_busy;
+                busy.checked_shr(part).is_some_and(|from_part| from_part & 1 != 0)
+            }
+            Action::ReadChunk { id, record, tokens } => {
+                let chunk = self.table.chunk(id);
+                let from = (!chunk.restores_from_ram(), chunk.flash, chunk.stored_tokens);
+                phase == Phase::Filling && from == (true, record, tokens)
+            }
+            Action::Unpack { id, record, tokens } => {
+                let chunk = self.table.chunk(id);
+                let from = (chunk.restores_from_ram(), chunk.ram, chunk.stored_tokens);
+                phase == Phase::Filling && from == (true, record, tokens)
             }
         }
     }
@@ -76,8 +96,8 @@ impl Machine {
             if weights.resident && !weights.has_buffer {
                 return broken("resident weights without a buffer");
             }
-            let ended = weights.parts_done + weights.parts_failed;
-            if ended > weights.parts_given || weights.parts_given > weights.parts {
+            let known = weights.parts_done + weights.parts_failed + weights.parts_busy.count_ones();
+            if known != weights.parts_given || weights.parts_given > weights.parts {
                 return broken("weight parts");
             }
         }

@@ -413,6 +413,15 @@ impl Machine {
         eviction.exhausted = false;
     }
 
+    /// A restore's last action ended: its unit may be taken, and the scans may have passed it.
+    pub(super) fn look_again(&mut self) {
+        if let Goal::Evict(eviction) = &mut self.goal {
+            eviction.kv_position = 0;
+            eviction.weights_position = 0;
+            eviction.spill_position = 0;
+        }
+    }
+
     pub(super) fn done_release(&mut self, unit: Unit, outcome: Outcome) -> Result<Step> {
         match (outcome, unit) {
             (Outcome::Done, Unit::Weights(layer)) => {

@@ -4,17 +4,17 @@
 //! the worker that brought the event, and what changed. It decides by asking [`crate::policy`],
 //! does no I/O, holds no lock, knows no thread. Invariants, checked by [`Machine::check`]:
 //!
-//! * A chunk that holds tokens has at least one good copy, unless the storage lost it; then its
-//! first
-//!   token is named by [`Machine::lost`].
+//! * A chunk that holds tokens has at least one good copy, unless the storage lost it; then
+//!   [`Machine::lost`] names its first token.
 //! * A copy leaves the set only after another one entered it, except by truncation or corruption.
 //! * The tally (counts, bytes, restore times) equals what a recount over all units gives.
 //!
 //! An event that does not fit the present state is a typed error and changes nothing.
 //!
 //! ```text
-//! evict: idle -> packing | writing -> releasing -> idle (not resident) spilling: RAM -> flash
-//! restore: idle -> allocating -> prepared -> filling -> idle (resident)
+//! evict:    idle -> packing | writing -> releasing -> idle (not resident)
+//!           idle (packed in RAM) -> spilling -> idle (on flash)
+//! restore:  idle -> allocating -> prepared -> filling -> idle (resident)
 //! ```
 //!
 //! `unit` is one unit's state, `table` all of them with the tally, `machine` the events, `evict`

@@ -119,7 +119,10 @@ impl Machine {
         match action.unit() {
             Unit::Weights(layer) => self.table.update_weights(layer, |weights| {
                 weights.phase = phase;
-                weights.parts_given += u32::from(phase == Phase::Filling);
+                if let Action::ReadWeights { part, .. } = action {
+                    weights.parts_given += 1;
+                    weights.parts_busy |= 1 << part;
+                }
             }),
             Unit::Kv(id) => self.table.update_chunk(id, |chunk| chunk.phase = phase),
         }
@@ -274,12 +277,14 @@ impl Machine {
                 step.publish = (allocated && empty).then_some(unit);
             }
         }
+        self.look_again();
         Ok(step)
     }
 
     pub(super) fn done_read_weights(
         &mut self,
         layer: LayerIndex,
+        part: u32,
         outcome: Outcome,
     ) -> Result<Step> {
         let arrived = match outcome {
@@ -293,18 +298,22 @@ impl Machine {
         let before = *self.table.weights(layer);
         let done = before.parts_done + u32::from(arrived);
         // A failed part is never given again: the buffer is swept and the unit read anew.
-        let in_flight = before.parts_given - before.parts_done - before.parts_failed - 1;
+        let busy = before.parts_busy & !(1 << part);
         let complete = done == before.parts;
         self.table.update_weights(layer, |weights| {
             weights.parts_done = done;
             weights.parts_failed += u32::from(!arrived);
+            weights.parts_busy = busy;
             weights.resident = complete;
-            weights.phase = match (complete, in_flight) {
+            weights.phase = match (complete, busy) {
                 (true, _) => Phase::Idle,
                 (false, 0) => Phase::Prepared,
                 (false, _) => Phase::Filling,
             };
         });
+        if complete {
+            self.look_again();
+        }
         let unit = Unit::Weights(layer);
         Ok(Step { publish: complete.then_some(unit), ..Step::touch(unit) })
     }
@@ -330,6 +339,7 @@ impl Machine {
             }
             chunk.phase = Phase::Idle;
         });
+        self.look_again();
         let unit = Unit::Kv(id);
         Step { forget, publish: Some(unit), ..Step::touch(unit) }
     }

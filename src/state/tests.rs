@@ -293,10 +293,15 @@ fn random_lives_with_faults() {
     }
 }
 
-fn full(order: Order, scheme: Scheme) -> Run {
+/// A machine that holds nothing yet.
+fn idle(order: Order, scheme: Scheme) -> Run {
     let machine = machine(order, scheme, true, true);
-    let random = Random(7);
-    let mut run = Run { scheme, machine, world: World::default(), random, failures_percent: 0 };
+    let world = World::default();
+    Run { scheme, machine, world, random: Random(7), failures_percent: 0 }
+}
+
+fn full(order: Order, scheme: Scheme) -> Run {
+    let mut run = idle(order, scheme);
     run.append(8 * u32::from(CHUNK_TOKENS) - 100);
     run
 }
@@ -410,4 +415,63 @@ fn illegal_events_are_errors_and_change_nothing() {
         assert_eq!(run.machine.step(wrong).unwrap_err().code, Code::BadState);
     }
     run.settle();
+}
+
+#[test]
+fn an_action_that_nobody_has_is_refused_and_so_is_one_that_ended() {
+    let mut run = idle(Order::BackwardOut, Scheme::Hybrid);
+    run.step(Event::Restore(TokenCount::new(0))).unwrap();
+    for _ in 0..4 {
+        run.step(Event::Next(Roles::ALLOCATE)).unwrap();
+    }
+    while let Some(action) = run.world.in_flight.pop() {
+        let outcome = run.world.perform(action);
+        run.step(Event::Done(action, outcome)).unwrap();
+    }
+    for _ in 0..2 {
+        run.step(Event::Next(Roles::READ)).unwrap();
+    }
+    let [first, second] = run.world.in_flight[..] else { panic!("two parts are being read") };
+    run.step(Event::Done(first, Outcome::Done)).unwrap();
+    let layer = LayerIndex::new(0);
+    for action in
+        [first, Action::ReadWeights { layer, part: 63 }, Action::ReadWeights { layer, part: 64 }]
+    {
+        let error = run.machine.step(Event::Done(action, Outcome::Done)).unwrap_err();
+        assert_eq!((error.code, error.what), (Code::BadState, "action was not given out"));
+    }
+    run.step(Event::Done(second, Outcome::Done)).unwrap();
+}
+
+#[test]
+fn an_eviction_takes_what_a_restore_brings_in_meanwhile() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    let total = run.machine.tally().total_bytes();
+    run.evict(total);
+    run.step(Event::Restore(run.machine.tokens())).unwrap();
+    // Every unit that can be is on its way when the eviction begins and looks for victims.
+    for _ in 0..500 {
+        match run.machine.step(Event::Next(Roles::all())).unwrap() {
+            step if step.action.is_some() => run.world.take(step),
+            _ => {
+                let Some(at) = run.world.in_flight.iter().position(is_allocation) else { break };
+                let action = run.world.in_flight.remove(at);
+                let outcome = run.world.perform(action);
+                run.step(Event::Done(action, outcome)).unwrap();
+            }
+        }
+    }
+    run.step(evict(run.scheme, u64::MAX)).unwrap();
+    while let Some(action) = run.world.in_flight.pop() {
+        run.step(Event::Next(Roles::all())).unwrap();
+        let outcome = run.world.perform(action);
+        run.step(Event::Done(action, outcome)).unwrap();
+    }
+    run.settle();
+    assert_eq!(run.machine.take_evicted().unwrap().stop, Stop::Exhausted);
+    assert_eq!(run.machine.tally().total_bytes(), 0);
+}
+
+fn is_allocation(action: &Action) -> bool {
+    matches!(action, Action::Allocate { .. })
 }

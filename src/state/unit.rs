@@ -124,6 +124,8 @@ pub struct Weights {
     pub parts_done: u32,
     /// Parts that failed; the buffer is then given back and the unit read anew.
     pub parts_failed: u32,
+    /// Parts that readers have now, one bit each.
+    pub parts_busy: u64,
 }
 
 impl Weights {
@@ -142,6 +144,7 @@ impl Weights {
             parts_given: 0,
             parts_done: 0,
             parts_failed: 0,
+            parts_busy: 0,
         }
     }
 

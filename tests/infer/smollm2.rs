@@ -3,7 +3,7 @@
 
 use crate::support::{Bench, Threads, json, tokens};
 use mzcache::infer::cpu::ComputeConfig;
-use mzcache::infer::sample::log_softmax;
+use mzcache::infer::sample::{arg_max, log_softmax};
 use mzcache::kernel::math::MathKernels;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -43,14 +43,15 @@ fn check(bench: &mut Bench, prompt: &[u32], steps: &Value) -> f32 {
     let steps = steps.as_array().unwrap();
     for (index, step) in steps.iter().enumerate() {
         log_softmax(&mut logits);
+        let chosen = step["chosen_id"].as_u64().unwrap();
+        assert_eq!(arg_max(&logits).map(|token| token as u64), Some(chosen), "step {index}");
         for entry in step["top10"].as_array().unwrap() {
             let id = entry["id"].as_u64().unwrap() as usize;
             let expected = entry["logprob"].as_f64().unwrap() as f32;
             worst = worst.max((logits[id] - expected).abs());
         }
         if index + 1 < steps.len() {
-            let chosen = step["chosen_id"].as_u64().unwrap() as u32;
-            logits = bench.forward_on(&team, &[chosen], prompt.len() + index, 1).unwrap();
+            logits = bench.forward_on(&team, &[chosen as u32], prompt.len() + index, 1).unwrap();
         }
     }
     worst

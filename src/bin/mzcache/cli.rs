@@ -4,6 +4,7 @@ use crate::amount::{Amount, Percent, Size};
 use crate::sample::Settings;
 use crate::shape::Shape;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mzcache::policy;
 use mzcache::units::CodecId;
 use std::path::PathBuf;
 
@@ -252,6 +253,18 @@ pub enum Order {
     Lru,
 }
 
+impl Order {
+    /// As the library knows it; the order by chance is the same in every run.
+    pub const fn policy(self) -> policy::Order {
+        match self {
+            Order::BackwardOut => policy::Order::BackwardOut,
+            Order::ForwardOut => policy::Order::ForwardOut,
+            Order::Random => policy::Order::Random(0),
+            Order::Lru => policy::Order::Lru,
+        }
+    }
+}
+
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
@@ -330,6 +343,14 @@ mod tests {
         ];
         for (line, kind) in wrong {
             assert_eq!(parse(line).unwrap_err().kind(), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn orders_have_the_library_s_names() {
+        for order in Order::value_variants() {
+            let value = order.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), order.policy().name());
         }
     }
 

@@ -11,7 +11,7 @@ use mzcache::arena::{Arena, Sizer};
 use mzcache::infer::cpu::ComputeConfig;
 use mzcache::infer::gguf::Gguf;
 use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
-use mzcache::policy::{Order, Profile};
+use mzcache::policy::Profile;
 use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
 use mzcache::runtime::{Options, Report, Worker};
 use mzcache::state::Roles;
@@ -47,7 +47,6 @@ impl Engine {
         model_path: &Path,
         options: &cli::Engine,
         cache: &CacheDir,
-        seed: u64,
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
         let about = |failure: Failure| failure.about(model_path.display());
@@ -68,7 +67,7 @@ impl Engine {
                 context_tokens_max: TokenCount::new(model.shape.context_tokens),
                 codec: options.codec,
                 profile,
-                order: options.order.policy(seed),
+                order: options.order.policy(),
                 workers: &workers,
                 cpu: host_cpu(),
                 ..Options::default()
@@ -148,17 +147,6 @@ impl Engine {
     /// Evicts `bytes`; less is a note, not a failure.
     pub fn evict(&self, bytes: u64) -> Outcome<Report> {
         Ok(self.session.runtime().evict(ByteCount::new(bytes), None)?)
-    }
-}
-
-impl cli::Order {
-    fn policy(self, seed: u64) -> Order {
-        match self {
-            cli::Order::BackwardOut => Order::BackwardOut,
-            cli::Order::ForwardOut => Order::ForwardOut,
-            cli::Order::Random => Order::Random(seed),
-            cli::Order::Lru => Order::Lru,
-        }
     }
 }
 

@@ -88,6 +88,14 @@ impl fmt::Display for Failure {
 
 impl From<mzcache::Error> for Failure {
     fn from(error: mzcache::Error) -> Self {
+        if let (Code::Io, Ok(number @ 1..)) = (error.code, i32::try_from(error.value)) {
+            let cause = io::Error::from_raw_os_error(number);
+            let failure = Failure::new(format!("{}: {cause}", error.what));
+            return match file_hint(cause.kind()) {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            };
+        }
         let failure = Failure::new(error.to_string());
         match library_hint(error.code) {
             Some(hint) => failure.hint(hint),
@@ -149,6 +157,16 @@ mod tests {
         assert_eq!(failure.message, "tensor table: data is truncated");
         assert!(failure.hint.is_some_and(|hint| hint.contains("damaged")));
         assert_eq!(failure.exit, Exit::Error);
+    }
+
+    #[test]
+    fn the_system_s_own_numbers_become_words() {
+        let read_only = mzcache::Error::new(Code::Io, "swap file").with(30);
+        let failure: Failure = read_only.into();
+        assert_eq!(failure.message, "swap file: Read-only file system (os error 30)");
+        assert!(failure.hint.is_some_and(|hint| hint.contains("--cache-dir")));
+        let failure: Failure = mzcache::Error::new(Code::Io, "smaps").into();
+        assert_eq!(failure.message, "smaps: I/O error");
     }
 
     #[test]

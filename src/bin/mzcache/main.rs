@@ -1,9 +1,10 @@
 //! The program `mzcache`: parses the command line, runs a command, turns its outcome into messages
 //! and an exit code. 0 is success, 1 a failure, 2 a wrong command line.
 //!
-//! `cli` says what may be asked for, `commands` what is done, on an `engine`. Text goes through `text`, `template`
-//! and `sample`; models with random weights come from `shape` and `synthetic`; files are written
-//! by `place` under `paths`. Never unsafe, never a panic for what a user or a file does.
+//! `cli` says what may be asked for, `commands` what is done, on an `engine`. Text goes through
+//! `text`, `template` and `sample`; models with random weights come from `shape` and `synthetic`;
+//! files are written by `place` under `paths`. Never unsafe, never a panic for what a user or a
+//! file does.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]

@@ -27,6 +27,11 @@ pub fn place(
     is_done: impl Fn() -> bool,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Outcome<Placed> {
+    // A device, a link or a directory of that name must not be replaced by a file.
+    if fs::symlink_metadata(target).is_ok_and(|known| !known.is_file()) {
+        return Err(Failure::new(format!("{} is not a regular file", target.display()))
+            .hint("give the path of a file that mzcache may write"));
+    }
     let mut part = Part::open(target)?;
     if is_done() {
         return Ok(Placed::AlreadyThere);
@@ -210,6 +215,19 @@ mod tests {
         let failure = write(&directory.path().join("file"), b"x").unwrap_err();
         assert!(failure.message.contains("is a link"), "{failure}");
         assert_eq!(fs::read(&other).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (link, below) = (directory.path().join("link"), directory.path().join("below"));
+        std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+        fs::create_dir(&below).unwrap();
+        for target in [&link, &below] {
+            let failure = write(target, b"x").unwrap_err();
+            assert!(failure.message.contains("not a regular file"), "{failure}");
+        }
+        assert_eq!(names(directory.path()), ["below", "link"]);
     }
 
     #[test]

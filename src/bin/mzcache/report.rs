@@ -50,8 +50,8 @@ impl Report {
         text.push_str(FOOTER);
         if !self.levels.iter().all(|level| level.tokens_match) {
             text.push_str(&format!(
-                "stable: codec {} changes values once, so tokens differ from those without eviction,\n\
-                 and are the same in every further cycle. With --codec raw none differ.\n",
+                "stable: codec {} changes values once, so tokens differ from those without\n\
+                 eviction, and are the same in every further cycle; with raw none differ.\n",
                 self.codec
             ));
         }
@@ -201,7 +201,7 @@ mod tests {
         report.levels[0].ttft_ms = 0.0;
         report.levels[0].in_memory_ttft_ms = f64::NAN;
         let text = report.text();
-        assert!(text.contains("--codec raw"), "{text}");
+        assert!(text.contains("with raw none"), "{text}");
         assert!(text.contains("| - ") || text.contains(" - |"), "{text}");
     }
 }

@@ -249,7 +249,8 @@ mod tests {
             ),
             (
                 &["<|user|>", "<|assistant|>", "<|end|>"],
-                "<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\nA<|end|>\n<|assistant|>\n",
+                "<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\nA<|end|>\n\
+                 <|assistant|>\n",
             ),
             (
                 &["<s>", "</s>", "<|user|>", "<|assistant|>"],

@@ -81,6 +81,15 @@ pub fn skip(cursor: &mut Cursor<'_>) -> Result<()> {
     parse(cursor, None).map(|_| ())
 }
 
+/// Moves past a description that was read before; its name.
+pub fn skip_to_next<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    let name = cursor.string("gguf tensor name")?;
+    let count = cursor.u32("gguf tensor dimensions")?;
+    // Behind the dimensions come the type and the offset.
+    cursor.take(8 * u64::from(count) + 12, "gguf tensor offset")?;
+    Ok(name)
+}
+
 /// Reads one description and checks its range.
 pub fn read<'a>(cursor: &mut Cursor<'a>, area: &DataArea) -> Result<TensorInfo<'a>> {
     parse(cursor, Some(area))

@@ -1,6 +1,6 @@
 //! Inner loops of the transformer: dequantisation, matrix products, softmax.
 //!
-//! Each loop is written once over [`vector::Vector`] and compiled for every instruction set; the
+//! Each loop is written once over `vector::Vector` and compiled for every instruction set; the
 //! portable instance is the oracle of the others. [`MathKernels`] is the table, picked once and
 //! owned by its user; its methods check lengths, and only then is anything unsafe called. A result
 //! depends on the table, never on how many threads share the work.

@@ -3,6 +3,9 @@
 use super::half::f32_of_f16;
 use super::vector::Vector;
 
+/// How far ahead keys and values are asked for: the hardware's prefetcher stops at every page.
+const PREFETCH_BYTES: usize = 2048;
+
 /// `y[row] = weights[row] . x` for single-precision rows of `depth` values.
 ///
 /// # Safety
@@ -61,6 +64,7 @@ pub unsafe fn dots_f16<V: Vector>(
         // SAFETY: the row is inside `weights`; registers and single elements stay below `depth`.
         unsafe {
             let w = weights.add(row * depth);
+            V::prefetch(w.cast::<u8>().wrapping_add(PREFETCH_BYTES));
             let mut sums = [V::splat(0.0); 2];
             let mut d = 0;
             while d + 2 * V::LANES <= depth {
@@ -139,6 +143,7 @@ unsafe fn add_columns<V: Vector, const N: usize>(
         for row in 0..count {
             let factor = V::splat(*factors.add(row));
             let values = rows.add(row * depth);
+            V::prefetch(values.cast::<u8>().wrapping_add(PREFETCH_BYTES));
             for (n, sum) in sums.iter_mut().enumerate() {
                 *sum = V::load_f16(values.add(n * V::LANES)).mul_add(factor, *sum);
             }

@@ -34,7 +34,7 @@ pub fn chat(common: &Common, options: &Options, console: &mut Console<'_>) -> Ou
     let cache = CacheDir::find(common.cache_dir.clone())?;
     let sampler = Sampler::new(options.sampling.settings())?;
     let path = &options.model.model;
-    let engine = Engine::open(path, &options.engine, &cache, options.sampling.seed, console)?;
+    let engine = Engine::open(path, &options.engine, &cache, console)?;
     let template = ChatTemplate::new(engine.tokenizer.vocabulary())?;
     let decoder = Tokenizer::new(engine.tokenizer.vocabulary().clone())?;
     let mut messages = Vec::new();

@@ -69,7 +69,7 @@ impl Demo {
         path: &Path,
         console: &mut Console<'_>,
     ) -> Outcome<Demo> {
-        let mut engine = Engine::open(path, &options.engine, cache, 0, console)?;
+        let mut engine = Engine::open(path, &options.engine, cache, console)?;
         let prompt = options.prompt.as_deref().unwrap_or(PROMPT);
         let question = engine.tokenizer.encode(prompt, Special::AsText)?.ids;
         if question.is_empty() {

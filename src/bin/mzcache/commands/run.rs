@@ -47,7 +47,7 @@ pub fn run(common: &Common, options: &Options, console: &mut Console<'_>) -> Out
     };
     let text = options.model.context.as_deref().map(read_text).transpose()?;
     let path = &options.model.model;
-    let mut engine = Engine::open(path, &options.engine, &cache, options.sampling.seed, console)?;
+    let mut engine = Engine::open(path, &options.engine, &cache, console)?;
     let question = match text {
         Some(text) => {
             let tokens = engine.tokenizer.encode_start(&text, Special::AsText)?;

@@ -182,20 +182,21 @@ fn block(config: &Config) -> Vec<(&'static str, u32, u32, Fill)> {
     let inner = config.feed_forward;
     let query = config.heads * config.head_dim;
     let kv = config.kv_heads * config.head_dim;
-    let mut tensors = Vec::new();
-    tensors.push(("attn_norm", width, 1, Fill::Constant(1.0)));
-    tensors.push(("attn_q", width, query, Fill::scoring(width)));
-    tensors.push(("attn_k", width, kv, Fill::scoring(width)));
-    tensors.push(("attn_v", width, kv, Fill::keeping(width)));
-    tensors.push(("attn_output", query, width, Fill::attending(query)));
+    let mut tensors = vec![
+        ("attn_norm", width, 1, Fill::Constant(1.0)),
+        ("attn_q", width, query, Fill::scoring(width)),
+        ("attn_k", width, kv, Fill::scoring(width)),
+        ("attn_v", width, kv, Fill::keeping(width)),
+        ("attn_output", query, width, Fill::attending(query)),
+        ("ffn_norm", width, 1, Fill::Constant(1.0)),
+        ("ffn_gate", width, inner, Fill::keeping(width)),
+        ("ffn_up", width, inner, Fill::keeping(width)),
+        ("ffn_down", inner, width, Fill::keeping(inner)),
+    ];
     if config.wiring.has_head_norms() {
         tensors.push(("attn_q_norm", config.head_dim, 1, Fill::Constant(HEAD_NORM)));
         tensors.push(("attn_k_norm", config.head_dim, 1, Fill::Constant(HEAD_NORM)));
     }
-    tensors.push(("ffn_norm", width, 1, Fill::Constant(1.0)));
-    tensors.push(("ffn_gate", width, inner, Fill::keeping(width)));
-    tensors.push(("ffn_up", width, inner, Fill::keeping(width)));
-    tensors.push(("ffn_down", inner, width, Fill::keeping(inner)));
     tensors
 }
 
@@ -274,15 +275,32 @@ mod tests {
         assert_eq!(end, bytes.len() as u64);
     }
 
-    /// A head alone, with a hole for data behind it, as a file would have.
+    /// Takes so many bytes and then refuses.
+    struct First<'a>(&'a mut File, usize);
+
+    impl Write for First<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = self.0.write(&bytes[..bytes.len().min(self.1)])?;
+            self.1 -= count;
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    /// The head and the first tensor (rotary divisors, where there are any), with a hole behind.
     #[test]
     fn heads_of_large_shapes_are_models_too() {
         for shape in [Shape::Smollm2_135m, Shape::Qwen3_0_6b, Shape::Llama3_2_1b] {
             let directory = tempfile::tempdir().unwrap();
             let model = Model::new(shape);
             let path = directory.path().join("sparse.gguf");
-            std::fs::write(&path, &model.head).unwrap();
-            File::options().write(true).open(&path).unwrap().set_len(model.file_bytes).unwrap();
+            let mut file = File::create(&path).unwrap();
+            let bytes = model.head.len() + 4096;
+            assert!(model.write(&mut First(&mut file, bytes), &|_| ()).is_err());
+            file.set_len(model.file_bytes).unwrap();
             let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
             let file = mzcache::port::linux::MappedFile::open(&path).unwrap();
             let gguf = Gguf::parse(&file).unwrap();

@@ -1,9 +1,9 @@
 //! Text in and out: a tokenizer made from what the model file says about its own vocabulary.
 //!
-//! `vocabulary` is that input, checked, and `from_gguf` reads it; `pretokenize` knows how the families cut text into words;
-//! `tokenizer` encodes by the `tokenizers` crate; `stream` turns tokens back into text, one by
-//! one, never cutting a character. Special tokens in plain text are text; only chat templates,
-//! which the model's author wrote, may produce them.
+//! `vocabulary` is that input, checked; `from_gguf` reads it; `pretokenize` knows how the families
+//! cut text into words; `tokenizer` encodes by the `tokenizers` crate; `stream` turns tokens back
+//! into text, one by one, never cutting a character. Special tokens in plain text are text; only
+//! chat templates, which the model's author wrote, may produce them.
 
 mod bytes;
 mod from_gguf;

@@ -1,0 +1,167 @@
+//! `mz_config` as the runtime's configuration.
+//!
+//! Every number is hostile: those that enumerate are looked up, those that count go through the
+//! checks of [`crate::runtime`], which name the field. The list of units is built on the stack, the
+//! windows are read where they lie.
+
+use super::raw;
+use super::types::{MzConfig, MzOrder, MzScheme};
+use crate::error::{Code, Error, Result};
+use crate::kernel::CpuFlags;
+use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX};
+use crate::policy::{Order, Profile, Scheme};
+use crate::runtime::{Config, Options};
+use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
+
+const EXTENTS_MAX: usize = LAYERS_MAX as usize * EXTENTS_PER_UNIT_MAX;
+
+/// Reads the table and runs `body` with what it means.
+///
+/// # Safety
+///
+/// If `config` is not null and aligned, it is readable as a `mz_config`, and so are its arrays;
+/// nobody changes them during the call.
+pub(super) unsafe fn with<R>(
+    config: *const MzConfig,
+    body: impl FnOnce(&Config<'_>) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: the caller's promise.
+    let table = unsafe { raw::read(config) }?;
+    let count = usize::try_from(table.weight_units).unwrap_or(usize::MAX);
+    if count > usize::from(LAYERS_MAX) {
+        return Err(Error::new(Code::LimitExceeded, "weight units").with(count));
+    }
+    let extent_count = usize::try_from(table.extent_count).unwrap_or(usize::MAX);
+    if extent_count > EXTENTS_MAX {
+        return Err(Error::new(Code::LimitExceeded, "mz_config.extent_count").with(extent_count));
+    }
+    // SAFETY: the caller's promise; the layouts of both types are the same, asserted in `layout`.
+    let extents: &[Extent] =
+        unsafe { raw::slice(table.extents.cast(), extent_count, "mz_config.extents") }?;
+    let per_unit = match table.extents_per_unit.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe {
+            raw::slice(table.extents_per_unit, count, "mz_config.extents_per_unit")
+        }?),
+    };
+    let mut units = [WeightUnit { extents: &[] }; LAYERS_MAX as usize];
+    let units = &mut units[..count];
+    split(extents, per_unit, units)?;
+    body(&meaning(&table, units)?)
+}
+
+/// Deals the windows out to the units.
+fn split<'a>(
+    extents: &'a [Extent],
+    per_unit: Option<&[u32]>,
+    units: &mut [WeightUnit<'a>],
+) -> Result<()> {
+    let mut rest = extents;
+    for (index, unit) in units.iter_mut().enumerate() {
+        let count = per_unit.map_or(1, |counts| counts[index]);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let (own, others) = rest
+            .split_at_checked(count)
+            .ok_or(Error::new(Code::InvalidArgument, "mz_config.extent_count").with(index))?;
+        unit.extents = own;
+        rest = others;
+    }
+    match rest.len() {
+        0 => Ok(()),
+        more => Err(Error::new(Code::InvalidArgument, "mz_config.extent_count").with(more)),
+    }
+}
+
+fn meaning<'a>(table: &MzConfig, weights: &'a [WeightUnit<'a>]) -> Result<Config<'a>> {
+    let small = |value: u32, what| {
+        u16::try_from(value).map_err(|_| Error::new(Code::LimitExceeded, what).with(value))
+    };
+    let shape = KvShape {
+        layers: small(table.kv_layers, "KV layers")?,
+        kv_heads: small(table.kv_heads, "KV heads")?,
+        head_dim: small(table.head_dim, "head size")?,
+    };
+    let codec = codec(table.codec)?;
+    let defaults = Options::default();
+    let segment_bytes = match table.segment_bytes {
+        0 => defaults.segment_bytes,
+        bytes => bytes,
+    };
+    let options = Options {
+        context_tokens_max: TokenCount::new(table.context_tokens_max),
+        codec,
+        profile: profile(table, codec),
+        order: order(table)?,
+        scheme: scheme(table.scheme)?,
+        swap_file: switch(table.swap_file)?,
+        segment_bytes,
+        cpu: CpuFlags::detect() | from_hwcap(table.hwcap),
+        ..defaults
+    };
+    Ok(Config { shape, weights, options })
+}
+
+fn unsupported(what: &'static str, value: u32) -> Error {
+    Error::new(Code::Unsupported, what).with(value)
+}
+
+fn switch(value: u32) -> Result<bool> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(unsupported("mz_config.swap_file", other)),
+    }
+}
+
+/// C counts from one, so that 0 can mean the default.
+fn codec(value: u32) -> Result<CodecId> {
+    let Some(number) = value.checked_sub(1) else { return Ok(CodecId::default()) };
+    let known = u8::try_from(number).ok().and_then(CodecId::from_number);
+    known.ok_or(unsupported("mz_config.codec", value))
+}
+
+fn order(table: &MzConfig) -> Result<Order> {
+    const BACKWARD_OUT: u32 = MzOrder::BackwardOut as u32;
+    const FORWARD_OUT: u32 = MzOrder::ForwardOut as u32;
+    const RANDOM: u32 = MzOrder::Random as u32;
+    const LRU: u32 = MzOrder::Lru as u32;
+    match table.order {
+        BACKWARD_OUT => Ok(Order::BackwardOut),
+        FORWARD_OUT => Ok(Order::ForwardOut),
+        RANDOM => Ok(Order::Random(table.order_seed)),
+        LRU => Ok(Order::Lru),
+        other => Err(unsupported("mz_config.order", other)),
+    }
+}
+
+fn scheme(value: u32) -> Result<Scheme> {
+    const HYBRID: u32 = MzScheme::Hybrid as u32;
+    const PARTIAL_OFFLOAD: u32 = MzScheme::PartialOffload as u32;
+    match value {
+        HYBRID => Ok(Scheme::Hybrid),
+        PARTIAL_OFFLOAD => Ok(Scheme::PartialOffload),
+        other => Err(unsupported("mz_config.scheme", other)),
+    }
+}
+
+/// The default rates, with those that were measured.
+fn profile(table: &MzConfig, codec: CodecId) -> Profile {
+    let mut profile = Profile::DEFAULT;
+    let set = |place: &mut u64, measured: u64| {
+        if measured != 0 {
+            *place = measured;
+        }
+    };
+    set(&mut profile.read_bytes_per_s, table.read_bytes_per_s);
+    set(&mut profile.write_bytes_per_s, table.write_bytes_per_s);
+    let rates = profile.rates_mut(codec);
+    set(&mut rates.pack_bytes_per_s, table.pack_bytes_per_s);
+    set(&mut rates.unpack_bytes_per_s, table.unpack_bytes_per_s);
+    profile
+}
+
+/// The word means something on AArch64 only.
+fn from_hwcap(word: u64) -> CpuFlags {
+    if cfg!(target_arch = "aarch64") { CpuFlags::from_hwcap(word) } else { CpuFlags::empty() }
+}

@@ -1,0 +1,96 @@
+//! Which types are growing tables, and their layout, fixed at compile time.
+//!
+//! Never change a number here but by adding a field at a table's end: programs in the field were
+//! compiled with these.
+
+use super::raw::Table;
+use super::tables::{MzClock, MzMemory, MzPark, MzPorts, MzRegion, MzStorage};
+use super::types::{
+    MZ_CHUNK_TOKENS, MZ_IO_ALIGN, MzConfig, MzErr, MzError, MzExtent, MzReport, MzSpan, MzStats,
+};
+use crate::error::Code;
+use crate::limits::{CHUNK_TOKENS, IO_ALIGN};
+use crate::units::Extent;
+use core::mem::{align_of, offset_of};
+use static_assertions::{assert_eq_align, assert_eq_size, const_assert_eq};
+
+macro_rules! tables {
+    ($($table:ty, $name:literal, $first_bytes:expr;)*) => {$(
+        // SAFETY: the type is repr(C) and begins with a u32; it consists of integers, raw pointers
+        // and optional function pointers, which admit every bit pattern; the sizes asserted below
+        // are the sums of the fields' sizes, so there is no padding.
+        unsafe impl Table for $table {
+            const NAME: &'static str = $name;
+            const FIRST_BYTES: usize = $first_bytes;
+        }
+    )*};
+}
+
+// The size in the first version that had the table; it stays when the table grows.
+tables! {
+    MzConfig, "mz_config", size_of::<MzConfig>();
+    MzSpan, "mz_span", size_of::<MzSpan>();
+    MzReport, "mz_report", size_of::<MzReport>();
+    MzStats, "mz_stats", size_of::<MzStats>();
+    MzError, "mz_error", size_of::<MzError>();
+    MzStorage, "mz_storage", size_of::<MzStorage>();
+    MzRegion, "mz_region", size_of::<MzRegion>();
+    MzMemory, "mz_memory", size_of::<MzMemory>();
+    MzClock, "mz_clock", size_of::<MzClock>();
+    MzPark, "mz_park", size_of::<MzPark>();
+    MzPorts, "mz_ports", size_of::<MzPorts>();
+}
+
+// A C array of windows is read in place as the library's own.
+assert_eq_size!(MzExtent, Extent);
+assert_eq_align!(MzExtent, Extent);
+const_assert_eq!(offset_of!(MzExtent, file_offset), offset_of!(Extent, file_offset));
+const_assert_eq!(offset_of!(MzExtent, bytes), offset_of!(Extent, bytes));
+const_assert_eq!(offset_of!(MzExtent, buffer_offset), offset_of!(Extent, buffer_offset));
+
+const_assert_eq!(MZ_IO_ALIGN as usize, IO_ALIGN);
+const_assert_eq!(MZ_CHUNK_TOKENS, CHUNK_TOKENS as u32);
+
+const _: () = {
+    let mut index = 0;
+    while index < Code::ALL.len() {
+        let code = Code::ALL[index];
+        assert!(MzErr::of(code) as i32 == -(code as i32));
+        index += 1;
+    }
+};
+
+/// Offsets of consecutive fields: each follows the one before without a gap, the last one ends the
+/// type.
+macro_rules! layout {
+    ($table:ty, $bytes:literal: $($field:ident $offset:literal),*) => {
+        const_assert_eq!(size_of::<$table>(), $bytes);
+        const_assert_eq!(align_of::<$table>(), 8);
+        $(const_assert_eq!(offset_of!($table, $field), $offset);)*
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+mod lp64 {
+    use super::*;
+
+    layout!(MzExtent, 24: file_offset 0, bytes 8, buffer_offset 16);
+    layout!(MzConfig, 112: struct_bytes 0, kv_layers 4, kv_heads 8, head_dim 12,
+        context_tokens_max 16, weight_units 20, extents 24, extents_per_unit 32, extent_count 40,
+        swap_file 44, codec 48, order 52, scheme 56, segment_bytes 60, order_seed 64, hwcap 72,
+        read_bytes_per_s 80, write_bytes_per_s 88, pack_bytes_per_s 96, unpack_bytes_per_s 104);
+    layout!(MzSpan, 32: struct_bytes 0, index 4, data 8, bytes 16, token 24);
+    layout!(MzReport, 40: struct_bytes 0, stop 4, asked_bytes 8, freed_bytes 16, elapsed_ns 24,
+        leased 32, error 36);
+    layout!(MzStats, 80: struct_bytes 0, tokens 4, weight_bytes 8, kv_bytes 16, ram_bytes 24,
+        allocated_bytes 32, swap_written_bytes 40, swap_read_bytes 48, units_missing 56,
+        units_busy 60, chunks_lost 64, chunks_on_flash 68, chunks_per_layer 72, segments 76);
+    layout!(MzError, 80: struct_bytes 0, code 4, value 8, what 16);
+    layout!(MzStorage, 56: struct_bytes 0, flags 4, context 8, read 16, write 24, sync 32,
+        discard 40, length 48);
+    layout!(MzRegion, 32: struct_bytes 0, purpose 4, start 8, bytes 16, token 24);
+    layout!(MzMemory, 32: struct_bytes 0, flags 4, context 8, allocate 16, release 24);
+    layout!(MzClock, 24: struct_bytes 0, flags 4, context 8, now 16);
+    layout!(MzPark, 32: struct_bytes 0, flags 4, context 8, wait 16, wake 24);
+    layout!(MzPorts, 48: struct_bytes 0, flags 4, model 8, swap 16, memory 24, clock 32, park 40);
+}

@@ -1,0 +1,399 @@
+//! The C ABI, and nothing but the C ABI.
+//!
+//! Each function here parses its pointers once, calls safe code, and converts the result once.
+//! Invariant: an argument that can be recognised as wrong gives a code and has no effect; nothing
+//! but an address that lies (memory that is not there, or a callback that breaks its word) leads
+//! to undefined behaviour. It holds no logic of the manager and creates no threads: `mz_poll`, and
+//! every call that waits, executes the runtime's actions on its caller.
+//!
+//! `types` and `tables` are what C sees, `layout` fixes their bytes, `raw` turns pointers into
+//! values, `config` and `ports` translate what comes in, `handle` is the state behind a
+//! `mz_handle`, `holds` its leases, `answer` what goes out. The header `linker/mzcache.h` is
+//! generated from this module, doc comments included: they are written for users of C.
+
+#![expect(clippy::missing_safety_doc, reason = "callers are C; their promises are in the header")]
+
+mod answer;
+mod config;
+mod handle;
+mod holds;
+mod layout;
+#[cfg(all(feature = "panic-handler", not(feature = "host"), not(test)))]
+mod panic;
+mod ports;
+mod raw;
+pub mod tables;
+pub mod types;
+
+#[cfg(test)]
+mod tests;
+
+use crate::error::Result;
+use crate::port::Region;
+use crate::units::{ByteCount, Nanos, TokenCount};
+use answer::result;
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use handle::{Call, Handle};
+use raw::{Place, Tables};
+use tables::MzPorts;
+use types::{MZ_OK, MzConfig, MzError, MzHandle, MzReport, MzSpan, MzStats};
+
+/// Runs a call inside a handle, remembers its failure.
+///
+/// # Safety
+///
+/// As for [`Call::enter`].
+unsafe fn inside(
+    handle: *const MzHandle,
+    body: impl FnOnce(&'static Handle) -> Result<c_int>,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let call = match unsafe { Call::enter(handle) } {
+        Ok(call) => call,
+        Err(error) => return result(error),
+    };
+    body(call.handle()).unwrap_or_else(|error| {
+        call.note(error);
+        result(error)
+    })
+}
+
+/// Runs a call that has no handle; its failure goes to the caller's `mz_error`, if there is one.
+///
+/// # Safety
+///
+/// As for [`Tables::one`], where `details` is not null.
+unsafe fn outside(details: *mut MzError, body: impl FnOnce() -> Result<()>) -> c_int {
+    let place = match details.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => match unsafe { Tables::one(details) } {
+            Ok(place) => Some(place),
+            Err(error) => return result(error),
+        },
+    };
+    let done = body();
+    if let Some(place) = place {
+        place.write(0, &answer::details(done.err()));
+    }
+    done.map_or_else(result, |()| MZ_OK)
+}
+
+/// How much memory mz_open needs for this configuration, at any alignment.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_required_bytes(
+    config: *const MzConfig,
+    bytes: *mut usize,
+    error: *mut MzError,
+) -> c_int {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(bytes, "bytes") }?;
+        // SAFETY: the caller's promise.
+        place.set(unsafe { config::with(config, handle::required_bytes) }?);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { outside(error, body) }
+}
+
+/// Opens a manager in the caller's memory, which belongs to it until mz_close has succeeded. All
+/// weights are on storage and the context is empty. Nothing else is allocated but shared buffers,
+/// through the memory port. A failure leaves nothing behind in the memory.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_open(
+    config: *const MzConfig,
+    ports: *const MzPorts,
+    memory: *mut c_void,
+    bytes: usize,
+    handle: *mut *mut MzHandle,
+    error: *mut MzError,
+) -> c_int {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(handle, "handle") }?;
+        let memory = memory.cast::<MaybeUninit<u8>>();
+        // SAFETY: the caller's promise.
+        place.set(unsafe { handle::open(config, ports, memory, bytes) }?);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { outside(error, body) }
+}
+
+/// Closes a manager, gives all shared buffers back, and the memory to the caller. The context is
+/// gone. MZ_ERR_LEASED while leases are out, MZ_ERR_BAD_STATE while other calls are running or when
+/// it is not open; then nothing happens. The handle is not valid any more: calls with it are
+/// refused as long as its memory is not used for something else.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_close(handle: *mut MzHandle) -> c_int {
+    // SAFETY: the caller's promise.
+    let done = unsafe { handle::close(handle) };
+    done.map_or_else(
+        |error| {
+            // SAFETY: the caller's promise. Where the handle is not open, nobody remembers.
+            unsafe { inside(handle, |_| Err(error)) };
+            result(error)
+        },
+        |()| MZ_OK,
+    )
+}
+
+/// Begins a pass after which the context may have up to that many tokens: adds chunks for them and
+/// begins to restore whatever is not in memory. An eviction that is running is stopped first.
+/// Restoration proceeds whenever some thread is in mz_poll or waits for a unit.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_pass_begin(handle: *mut MzHandle, tokens: u32) -> c_int {
+    let tokens = TokenCount::new(tokens);
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.runtime().begin_pass(tokens).map(|()| MZ_OK)) }
+}
+
+/// Executes one action of a restore or an eviction on the caller, and what follows from it at
+/// once. Returns 1 when something was done, 0 when there is nothing to do now.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_poll(handle: *mut MzHandle) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| Ok(c_int::from(handle.runtime().poll()))) }
+}
+
+/// Waits until a weight unit is in memory and leases it: it stays until mz_release_weights. While
+/// it waits, the caller executes actions. MZ_ERR_CANCELLED: it was evicted, and no restore is
+/// bringing it back.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_wait_weights(
+    handle: *mut MzHandle,
+    layer: u32,
+    span: *mut MzSpan,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(span) }?;
+        place.write(0, &answer::span(layer, &handle.lease_weights(layer)?));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Ends one lease of a weight unit. MZ_ERR_BAD_STATE when there is none.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_release_weights(handle: *mut MzHandle, layer: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.release_weights(layer).map(|()| MZ_OK)) }
+}
+
+/// Waits until all chunks of a layer are in memory and leases them, in the order of the context:
+/// 256 tokens each, first K and then V, as F16 values `[kv_head][256][head_dim]`.
+///
+/// *count is the room in spans, and becomes the number of chunks, those that a pass added included;
+/// with too little room the result is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set
+/// struct_bytes in the first span.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_wait_kv(
+    handle: *mut MzHandle,
+    layer: u32,
+    spans: *mut MzSpan,
+    count: *mut u32,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let count = unsafe { Place::new(count, "count") }?;
+        let room = usize::try_from(count.get()).unwrap_or(usize::MAX);
+        // SAFETY: the caller's promise.
+        let places = unsafe { Tables::array(spans, room) }?;
+        let tell = |chunks: u16| count.set(u32::from(chunks));
+        let put = |chunk: u16, region: Region| {
+            places.write(usize::from(chunk), &answer::span(u32::from(chunk), &region));
+        };
+        handle.lease_kv(layer, places.count(), tell, put).map(|()| MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Ends one lease of each of a layer's first chunks, as many as mz_wait_kv said.
+/// MZ_ERR_BAD_STATE when one of them is not leased; then nothing happens.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_release_kv(handle: *mut MzHandle, layer: u32, count: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.release_kv(layer, count).map(|()| MZ_OK)) }
+}
+
+/// Waits for a layer's chunks and takes the chunk of a token that is not committed yet, to write
+/// the K and V of new tokens to it: until mz_release_tail nobody else touches the chunk, and
+/// mz_wait_kv gives the same memory. MZ_ERR_LEASED while mz_wait_kv's leases of it are out.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_kv_tail(
+    handle: *mut MzHandle,
+    layer: u32,
+    token: u32,
+    span: *mut MzSpan,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(span) }?;
+        let (chunk, region) = handle.lease_tail(layer, token)?;
+        place.write(0, &answer::span(u32::from(chunk), &region));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Ends one lease by mz_kv_tail, with the same arguments. MZ_ERR_BAD_STATE when there is none.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_release_tail(handle: *mut MzHandle, layer: u32, token: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.release_tail(layer, token).map(|()| MZ_OK)) }
+}
+
+/// Ends all leases, of all threads; for a pass that is given up.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_release_all(handle: *mut MzHandle) -> c_int {
+    let body = |handle: &'static Handle| {
+        handle.release_all();
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Says that the K and V of all tokens below that number are written in every layer: the context
+/// is that long now. MZ_ERR_CANCELLED: chunks written to were evicted meanwhile, the context is as
+/// before the pass; begin it again.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_commit(handle: *mut MzHandle, tokens: u32) -> c_int {
+    let tokens = TokenCount::new(tokens);
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.runtime().commit(tokens).map(|()| MZ_OK)) }
+}
+
+/// Brings everything back into memory and returns when it is there.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_restore(handle: *mut MzHandle) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.runtime().restore().map(|()| MZ_OK)) }
+}
+
+/// Stops a running restore: each unit is then as it was before, or fully restored.
+/// MZ_ERR_BAD_STATE when none is running.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_cancel(handle: *mut MzHandle) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.runtime().cancel_restore().map(|()| MZ_OK)) }
+}
+
+/// Frees at least that many bytes of shared buffers and RAM swap, or says how much could be freed
+/// and why no more. Ends soon after deadline_ns nanoseconds (0: none): an action that is running is
+/// finished, no other is begun. A running restore is cancelled; leased units stay.
+/// MZ_ERR_BAD_STATE while another thread's eviction is running. The report may be NULL.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_evict(
+    handle: *mut MzHandle,
+    bytes: u64,
+    deadline_ns: u64,
+    report: *mut MzReport,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        let place = match report.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { Tables::one(report) }?),
+        };
+        let deadline = (deadline_ns != 0).then_some(Nanos::new(deadline_ns));
+        let done = handle.runtime().evict(ByteCount::new(bytes), deadline)?;
+        if let Some(error) = done.booked.error {
+            handle.note(error);
+        }
+        if let Some(place) = place {
+            place.write(0, &answer::report(&done));
+        }
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Cuts the context. Chunks beyond its new end are given up; MZ_ERR_LEASED while one is leased.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_truncate(handle: *mut MzHandle, tokens: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, |handle| handle.truncate(tokens).map(|()| MZ_OK)) }
+}
+
+/// Returns 1, and the first token of a chunk that the storage lost, if that happened: mz_truncate
+/// to it and compute the rest again. Returns 0 if nothing is lost.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_lost(handle: *mut MzHandle, token: *mut u32) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(token, "token") }?;
+        let lost = handle.runtime().lost();
+        if let Some(first) = lost {
+            place.set(first.get());
+        }
+        Ok(c_int::from(lost.is_some()))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Numbers for people and logs.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_stats_get(handle: *mut MzHandle, stats: *mut MzStats) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(stats) }?;
+        place.write(0, &answer::stats(handle.runtime()));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Why the last call with this handle that failed did. Other threads' calls count too.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_last_error(handle: *mut MzHandle, error: *mut MzError) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(error) }?;
+        place.write(0, &answer::details(handle.last()));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// What a result means, in a few words. Any number will do; the text is constant.
+#[unsafe(no_mangle)]
+pub extern "C" fn mz_strerror(result: c_int) -> *const c_char {
+    answer::message(result)
+}
+
+/// The library's version, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn mz_version() -> *const c_char {
+    answer::version()
+}

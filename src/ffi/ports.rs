@@ -1,0 +1,310 @@
+//! Callback tables as ports.
+//!
+//! Invariant: whatever a callback answers, the port keeps the contract of its trait as far as that
+//! can be checked: counts are within what was asked for, regions are aligned and large enough, and
+//! after a failed sync no write is passed on. A callback's own error number travels in
+//! [`Error::value`], not interpreted.
+
+use super::raw::{self, Table};
+use super::tables::{MzClock, MzMemory, MzPark, MzPorts, MzRegion, MzStorage, MzUse};
+use crate::error::{Code, Error, Result};
+use crate::limits::IO_ALIGN;
+use crate::port::{Clock, Park, Region, SharedMemory, Storage, Use};
+use crate::sync::{Flag, Word};
+use crate::units::Nanos;
+use core::ffi::c_void;
+use core::ptr::NonNull;
+
+/// `MZ_PORT_ERROR(n)` is this less `n`.
+const OWN_ERRORS: i64 = -1000;
+
+/// What a callback's answer means: a count, one of `MZ_ERR_*`, or an error number of its own.
+fn answer(value: i64, what: &'static str) -> Result<u64> {
+    if let Ok(count) = u64::try_from(value) {
+        return Ok(count);
+    }
+    let code = i32::try_from(value.saturating_neg()).ok().and_then(Code::from_number);
+    Err(match code {
+        Some(code) => Error::new(code, what),
+        None if value <= OWN_ERRORS => Error::new(Code::Io, what).with(OWN_ERRORS - value),
+        None => Error::new(Code::Io, what).with(value),
+    })
+}
+
+/// The answer of a callback that has nothing to count.
+fn done(value: i64, what: &'static str) -> Result<()> {
+    match answer(value, what)? {
+        0 => Ok(()),
+        count => Err(Error::new(Code::Io, what).with(count)),
+    }
+}
+
+fn missing(what: &'static str) -> Error {
+    Error::new(Code::InvalidArgument, what)
+}
+
+fn check_flags(flags: u32, what: &'static str) -> Result<()> {
+    if flags == 0 { Ok(()) } else { Err(Error::new(Code::Unsupported, what).with(flags)) }
+}
+
+type Context = *mut c_void;
+
+/// The tables of one handle, as they came.
+pub(super) struct Tables {
+    pub(super) model: StoragePort,
+    pub(super) swap: Option<StoragePort>,
+    pub(super) memory: MemoryPort,
+    pub(super) clock: ClockPort,
+    pub(super) park: ParkPort,
+}
+
+impl Tables {
+    /// Reads all tables.
+    ///
+    /// # Safety
+    ///
+    /// If `ports` is not null and aligned, it is readable as a `mz_ports`, and so are the tables it
+    /// refers to. The callbacks do what `linker/mzcache.h` says, until the handle is closed.
+    pub(super) unsafe fn read(ports: *const MzPorts) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let ports = unsafe { raw::read(ports) }?;
+        check_flags(ports.flags, "mz_ports.flags")?;
+        // SAFETY: the caller's promise.
+        let model = StoragePort::new(unsafe { raw::read(ports.model) }?, false, "model file")?;
+        // SAFETY: the caller's promise.
+        let swap = match unsafe { raw::read_optional(ports.swap) }? {
+            Some(table) => Some(StoragePort::new(table, true, "swap file")?),
+            None => None,
+        };
+        // SAFETY: the caller's promise.
+        let memory = MemoryPort::new(&unsafe { raw::read(ports.memory) }?)?;
+        // SAFETY: the caller's promise.
+        let clock = ClockPort::new(&unsafe { raw::read(ports.clock) }?)?;
+        // SAFETY: the caller's promise.
+        let park = match unsafe { raw::read_optional(ports.park) }? {
+            Some(table) => ParkPort::new(&table)?,
+            None => ParkPort::Spin,
+        };
+        Ok(Tables { model, swap, memory, clock, park })
+    }
+}
+
+/// A file behind callbacks.
+pub(super) struct StoragePort {
+    table: MzStorage,
+    read: unsafe extern "C" fn(Context, u64, *mut c_void, usize) -> i64,
+    length: unsafe extern "C" fn(Context) -> i64,
+    poisoned: Flag,
+    what: &'static str,
+}
+
+// SAFETY: the table's author promises that the callbacks may be called from any thread; the context
+// is only handed to them.
+unsafe impl Sync for StoragePort {}
+// SAFETY: as above.
+unsafe impl Send for StoragePort {}
+
+impl StoragePort {
+    fn new(table: MzStorage, is_swap: bool, what: &'static str) -> Result<Self> {
+        check_flags(table.flags, "mz_storage.flags")?;
+        let read = table.read.ok_or(missing("mz_storage.read"))?;
+        let length = table.length.ok_or(missing("mz_storage.length"))?;
+        if is_swap && table.write.is_none() {
+            return Err(missing("mz_storage.write"));
+        }
+        if is_swap && table.sync.is_none() {
+            return Err(missing("mz_storage.sync"));
+        }
+        Ok(StoragePort { table, read, length, poisoned: Flag::new(), what })
+    }
+
+    fn check_sound(&self) -> Result<()> {
+        match self.poisoned.is_raised() {
+            true => Err(Error::new(Code::Poisoned, self.what)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Storage for StoragePort {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let to = into.as_mut_ptr().cast();
+        // SAFETY: the callback writes at most `into.len()` bytes there (its author's promise).
+        let value = unsafe { (self.read)(self.table.context, offset, to, into.len()) };
+        let count = answer(value, self.what)?;
+        usize::try_from(count)
+            .ok()
+            .filter(|count| *count <= into.len())
+            .ok_or(Error::new(Code::Io, "mz_storage.read: more than asked for").with(count))
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.check_sound()?;
+        let write = self.table.write.ok_or(missing("mz_storage.write"))?;
+        let bytes = from.as_ptr().cast();
+        // SAFETY: the callback reads at most `from.len()` bytes there (its author's promise).
+        done(unsafe { write(self.table.context, offset, bytes, from.len()) }, self.what)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check_sound()?;
+        let sync = self.table.sync.ok_or(missing("mz_storage.sync"))?;
+        // SAFETY: the callback takes its own context.
+        done(unsafe { sync(self.table.context) }, self.what).map_err(|error| {
+            self.poisoned.raise();
+            Error { code: Code::SyncFailed, ..error }
+        })
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_sound()?;
+        let Some(discard) = self.table.discard else { return Ok(()) };
+        // SAFETY: the callback takes its own context.
+        done(unsafe { discard(self.table.context, offset, bytes) }, self.what)
+    }
+
+    fn length(&self) -> Result<u64> {
+        // SAFETY: the callback takes its own context.
+        answer(unsafe { (self.length)(self.table.context) }, self.what)
+    }
+
+    /// Not known; the library's reports do not show it to C.
+    fn is_direct(&self) -> bool {
+        false
+    }
+}
+
+/// Shared buffers behind callbacks.
+pub(super) struct MemoryPort {
+    context: Context,
+    allocate: unsafe extern "C" fn(Context, *mut MzRegion) -> i64,
+    release: unsafe extern "C" fn(Context, *const MzRegion),
+}
+
+// SAFETY: as for StoragePort.
+unsafe impl Sync for MemoryPort {}
+// SAFETY: as for StoragePort.
+unsafe impl Send for MemoryPort {}
+
+impl MemoryPort {
+    fn new(table: &MzMemory) -> Result<Self> {
+        check_flags(table.flags, "mz_memory.flags")?;
+        let allocate = table.allocate.ok_or(missing("mz_memory.allocate"))?;
+        let release = table.release.ok_or(missing("mz_memory.release"))?;
+        Ok(MemoryPort { context: table.context, allocate, release })
+    }
+}
+
+fn region(usage: Use, start: *mut c_void, bytes: usize, token: u64) -> MzRegion {
+    let purpose = match usage {
+        Use::Weights => MzUse::Weights,
+        Use::Kv => MzUse::Kv,
+        Use::Swap => MzUse::Swap,
+    };
+    let struct_bytes = MzRegion::own_bytes();
+    MzRegion { struct_bytes, purpose: purpose as u32, start, bytes, token }
+}
+
+// SAFETY: the table's author promises that a region is zeroed and used by nothing else until it is
+// released; its place and size are checked here.
+unsafe impl SharedMemory for MemoryPort {
+    fn allocate(&self, usage: Use, bytes: usize) -> Result<Region> {
+        let mut given = region(usage, core::ptr::null_mut(), bytes, 0);
+        // SAFETY: the callback writes to the region's fields only (its author's promise).
+        done(unsafe { (self.allocate)(self.context, &raw mut given) }, "mz_memory.allocate")?;
+        let broken = Error::new(Code::Io, "mz_memory.allocate: start or bytes");
+        let Some(start) = NonNull::new(given.start.cast::<u8>()) else { return Err(broken) };
+        let address = start.addr().get();
+        let fits = given.bytes >= bytes
+            && address.is_multiple_of(IO_ALIGN)
+            && isize::try_from(given.bytes).is_ok()
+            && address.checked_add(given.bytes).is_some();
+        if !fits {
+            // SAFETY: the region came from `allocate` and nothing refers to it.
+            unsafe { (self.release)(self.context, &raw const given) };
+            return Err(broken.with(address));
+        }
+        Ok(Region { start, bytes: given.bytes, token: given.token })
+    }
+
+    unsafe fn release(&self, usage: Use, given: Region) {
+        let given = region(usage, given.start.as_ptr().cast(), given.bytes, given.token);
+        // SAFETY: the caller of `release` promises that the region came from `allocate`, was not
+        // released before, and that nothing refers to it.
+        unsafe { (self.release)(self.context, &raw const given) };
+    }
+}
+
+/// Time behind a callback.
+pub(super) struct ClockPort {
+    context: Context,
+    now: unsafe extern "C" fn(Context) -> u64,
+}
+
+// SAFETY: as for StoragePort.
+unsafe impl Sync for ClockPort {}
+// SAFETY: as for StoragePort.
+unsafe impl Send for ClockPort {}
+
+impl ClockPort {
+    fn new(table: &MzClock) -> Result<Self> {
+        check_flags(table.flags, "mz_clock.flags")?;
+        Ok(ClockPort { context: table.context, now: table.now.ok_or(missing("mz_clock.now"))? })
+    }
+}
+
+impl Clock for ClockPort {
+    fn now(&self) -> Nanos {
+        // SAFETY: the callback takes its own context.
+        Nanos::new(unsafe { (self.now)(self.context) })
+    }
+}
+
+/// Waiting behind callbacks, or none.
+pub(super) enum ParkPort {
+    /// The caller tries again at once.
+    Spin,
+    /// Callbacks.
+    Table {
+        /// Given to both.
+        context: Context,
+        /// See `mz_park.wait`.
+        wait: unsafe extern "C" fn(Context, *const u32, u32, u64),
+        /// See `mz_park.wake`.
+        wake: unsafe extern "C" fn(Context, *const u32),
+    },
+}
+
+// SAFETY: as for StoragePort.
+unsafe impl Sync for ParkPort {}
+// SAFETY: as for StoragePort.
+unsafe impl Send for ParkPort {}
+
+impl ParkPort {
+    fn new(table: &MzPark) -> Result<Self> {
+        check_flags(table.flags, "mz_park.flags")?;
+        let wait = table.wait.ok_or(missing("mz_park.wait"))?;
+        let wake = table.wake.ok_or(missing("mz_park.wake"))?;
+        Ok(ParkPort::Table { context: table.context, wait, wake })
+    }
+}
+
+impl Park for ParkPort {
+    fn wait(&self, word: &Word, expected: u32, timeout: Option<Nanos>) {
+        match *self {
+            ParkPort::Spin => core::hint::spin_loop(),
+            ParkPort::Table { context, wait, .. } => {
+                let timeout_ns = timeout.map_or(u64::MAX, Nanos::get);
+                // SAFETY: the word lives during the call, and the callback reads it atomically.
+                unsafe { wait(context, word.as_ptr(), expected, timeout_ns) };
+            }
+        }
+    }
+
+    fn wake_all(&self, word: &Word) {
+        if let ParkPort::Table { context, wake, .. } = *self {
+            // SAFETY: the word lives during the call; only its address matters.
+            unsafe { wake(context, word.as_ptr()) };
+        }
+    }
+}

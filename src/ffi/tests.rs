@@ -1,0 +1,5 @@
+mod arguments;
+mod leases;
+mod outside;
+mod tables;
+mod world;

@@ -1,0 +1,292 @@
+//! The commands that run models, as their users meet them, on a small model with random weights.
+
+#![cfg(feature = "cli")]
+
+use serde_json::Value;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+fn command(cache: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mzcache"));
+    command.args(arguments).env("MZCACHE_DIR", cache).env_remove("RUST_BACKTRACE");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn program(cache: &Path, arguments: &[&str]) -> Output {
+    command(cache, arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A failure says what is wrong and what to do, and is no panic.
+fn expect_failure(output: &Output, parts: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    assert!(message.contains("error: "), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "`{part}` is missing in: {message}");
+    }
+}
+
+/// A cache directory on a real file system.
+fn cache() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+const DEMO: [&str; 6] = ["demo", "--shape", "tiny", "--context-tokens", "700", "--json"];
+
+/// The model file, written once by the program itself.
+fn model() -> &'static Path {
+    static MODEL: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = MODEL.get_or_init(|| {
+        let place = cache();
+        json(&program(place.path(), &[&DEMO[..], &["--levels", "100"]].concat()));
+        let mut models = fs::read_dir(place.path().join("models")).unwrap();
+        let path = models.next().unwrap().unwrap().path();
+        (place, path)
+    });
+    path
+}
+
+fn model_text() -> &'static str {
+    model().to_str().unwrap()
+}
+
+#[test]
+fn a_demo_with_raw_gives_the_same_tokens_at_every_level() {
+    let place = cache();
+    let report = json(&program(place.path(), &[&DEMO[..], &["--codec", "raw"]].concat()));
+    let levels = report["levels"].as_array().unwrap();
+    let shares: Vec<f64> = levels.iter().map(|l| l["remaining_pct"].as_f64().unwrap()).collect();
+    assert_eq!(shares, [100.0, 75.0, 50.0, 25.0, 0.0]);
+    let total = report["weights_bytes"].as_u64().unwrap() + report["kv_bytes"].as_u64().unwrap();
+    for level in levels {
+        assert_eq!(level["tokens_match"], true, "{level}");
+        let resident = level["bytes_resident"].as_u64().unwrap();
+        let share = level["remaining_pct"].as_f64().unwrap();
+        assert!(resident as f64 <= total as f64 * share / 100.0, "{level}");
+        for time in ["ttft_ms", "partial_offload_ttft_ms", "in_memory_ttft_ms"] {
+            assert!(level[time].as_f64().unwrap() > 0.0, "{level}");
+        }
+    }
+    let freed = levels[4]["bytes_freed_measured"].as_u64().unwrap();
+    assert!(freed.abs_diff(total) < total / 10, "{freed} of {total}");
+    // The swap file has no name, and nothing else is left.
+    let names = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["models"]);
+}
+
+#[test]
+fn a_demo_with_q8_gives_the_same_tokens_in_every_cycle() {
+    let place = cache();
+    let report = json(&program(place.path(), &[&DEMO[..], &["--codec", "q8"]].concat()));
+    for level in report["levels"].as_array().unwrap() {
+        assert_eq!(level["tokens_repeat"], true, "{level}");
+    }
+}
+
+#[test]
+fn a_run_answers_the_same_after_an_eviction() {
+    let place = cache();
+    let context = place.path().join("context.txt");
+    fs::write(&context, &include_str!("../LICENSE")[..600]).unwrap();
+    let run = |more: &[&str]| {
+        let common = ["run", "-m", model_text(), "-p", "so", "-n", "6", "--json", "--codec", "raw"];
+        let context = ["-c", context.to_str().unwrap()];
+        json(&program(place.path(), &[&common[..], &context, more].concat()))
+    };
+    let expected = run(&[]);
+    assert!(expected["context_tokens"].as_u64().unwrap() > 256);
+    assert_eq!(expected["evicted"], Value::Null);
+    for more in [["--remaining", "25%"], ["--evict", "100%"], ["--evict", "1MiB"]] {
+        let answer = run(&more);
+        assert_eq!(answer["tokens"], expected["tokens"]);
+        assert_eq!(answer["text"], expected["text"]);
+        assert_eq!(answer["evicted"]["stop"], "Reached");
+        let left = answer["bytes_resident"].as_u64().unwrap();
+        assert!(left < answer["bytes_before"].as_u64().unwrap());
+    }
+}
+
+#[test]
+fn a_seed_repeats_an_answer_and_the_prompt_may_come_from_standard_input() {
+    let place = cache();
+    let run = |seed: &str| {
+        let arguments = ["run", "-m", model_text(), "-p", "-", "-n", "12", "--json"];
+        let sampling = ["--temperature", "1.5", "--top-k", "50", "--top-p", "0.9", "--seed", seed];
+        let mut command = command(place.path(), &[&arguments[..], &sampling].concat());
+        let child = command.stdin(Stdio::piped()).spawn().unwrap();
+        json(&say(child, "once upon a time"))["tokens"].clone()
+    };
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7"), run("8"));
+}
+
+fn say(mut child: Child, lines: &str) -> Output {
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn chat(place: &Path, lines: &str) -> Output {
+    let arguments = ["chat", "-m", model_text(), "-n", "5", "--codec", "raw"];
+    say(command(place, &arguments).stdin(Stdio::piped()).spawn().unwrap(), lines)
+}
+
+#[test]
+fn a_conversation_goes_on_through_evictions() {
+    let place = cache();
+    let plain = chat(place.path(), "hello\nand then\n");
+    assert_eq!(plain.status.code(), Some(0), "{}", text(&plain.stderr));
+    let script =
+        "hello\n/evict 75%\n/stats\nand then\n/evict 100%\n/restore\n/what\n/quit\nnever\n";
+    let output = chat(place.path(), script);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for answer in text(&plain.stdout).lines() {
+        assert!(said.contains(answer), "`{answer}` is missing in: {said}");
+    }
+    for part in ["evicted ", "context ", "in memory", "are in memory", "unknown command `/what`"] {
+        assert!(said.contains(part), "`{part}` is missing in: {said}");
+    }
+}
+
+#[test]
+fn a_model_file_that_shrinks_during_a_conversation_is_a_clear_error() {
+    let place = cache();
+    let copy = place.path().join("model.gguf");
+    fs::copy(model(), &copy).unwrap();
+    let arguments = ["chat", "-m", copy.to_str().unwrap(), "-n", "3"];
+    let mut child = command(place.path(), &arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"hello\n/evict 100%\n/stats\n").unwrap();
+    // The statistics come after the eviction; then nothing of the model is in memory.
+    let mut output = child.stdout.take().unwrap();
+    let mut seen = Vec::new();
+    while !text(&seen).contains("missing") {
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut output, &mut byte).unwrap();
+        seen.push(byte[0]);
+    }
+    let file = OpenOptions::new().write(true).open(&copy).unwrap();
+    file.set_len(fs::metadata(&copy).unwrap().len() / 2).unwrap();
+    input.write_all(b"again\n").unwrap();
+    drop(input);
+    drop(output);
+    expect_failure(&child.wait_with_output().unwrap(), &["model file: file ends early"]);
+}
+
+#[test]
+fn damaged_model_files_are_refused_or_computed_but_never_a_panic() {
+    let place = cache();
+    let whole = fs::read(model()).unwrap();
+    let damaged = place.path().join("damaged.gguf");
+    let run =
+        || program(place.path(), &["run", "-m", damaged.to_str().unwrap(), "-p", "a", "-n", "1"]);
+    for length in [0, 3, 4, 7, 8, 23, 24, 60, 500, 5000, whole.len() / 2, whole.len() - 1] {
+        fs::write(&damaged, &whole[..length]).unwrap();
+        expect_failure(&run(), &["damaged.gguf"]);
+    }
+    // Counts, lengths and types of the header; the parser's own tests flip every byte.
+    for offset in (0..64).chain((64..400).step_by(7)) {
+        fs::write(&damaged, &whole).unwrap();
+        let file = OpenOptions::new().write(true).open(&damaged).unwrap();
+        file.write_all_at(&[!whole[offset]], offset as u64).unwrap();
+        let output = run();
+        assert!(!text(&output.stderr).contains("panicked"), "{offset}: {}", text(&output.stderr));
+        assert!([Some(0), Some(1)].contains(&output.status.code()), "{offset}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let place = cache();
+    let run = |more: &[&str]| {
+        let common = ["run", "-p", "a", "-n", "1"];
+        program(place.path(), &[&common[..], more].concat())
+    };
+    expect_failure(&run(&["-m", "/nonexistent.gguf"]), &["/nonexistent.gguf", "No such file"]);
+    let profile = place.path().join("bad.txt");
+    fs::write(&profile, "mzcache-profile 1\nread_bytes_per_s = fast\n").unwrap();
+    let named = ["-m", model_text(), "--profile", profile.to_str().unwrap()];
+    expect_failure(&run(&named), &["bad.txt: read_bytes_per_s", "mzcache profile"]);
+    let absent = ["-m", model_text(), "--profile", "/nonexistent.txt"];
+    expect_failure(&run(&absent), &["/nonexistent.txt", "check the path"]);
+    fs::write(place.path().join("profile.txt"), [0xFF, 0xFE]).unwrap();
+    expect_failure(&run(&["-m", model_text()]), &["profile.txt"]);
+    fs::remove_file(place.path().join("profile.txt")).unwrap();
+    let binary = place.path().join("binary");
+    fs::write(&binary, [b'a', 0xFF]).unwrap();
+    let context = ["-m", model_text(), "-c", binary.to_str().unwrap()];
+    expect_failure(&run(&context), &["is not UTF-8 at byte 1"]);
+    expect_failure(&run(&["-m", place.path().to_str().unwrap()]), &["error: "]);
+}
+
+/// A file system of one mebibyte, or one that is read-only; needs root, as the test script has it.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(place: &Path, options: &str) -> Mounted {
+        let path = place.join("mounted");
+        fs::create_dir(&path).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs", path.to_str().unwrap()])
+            .status();
+        assert!(mount.unwrap().success(), "mounting a tmpfs needs root");
+        Mounted(path)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_or_a_read_only_cache_leaves_no_half_written_file() {
+    let place = cache();
+    let small = Mounted::new(place.path(), "size=1m");
+    let output = program(&small.0, &DEMO);
+    expect_failure(&output, &["are free", "--cache-dir"]);
+    for directory in [small.0.clone(), small.0.join("models")] {
+        let files = fs::read_dir(directory).into_iter().flatten();
+        assert!(files.map(|entry| entry.unwrap()).all(|entry| entry.path().is_dir()));
+    }
+    drop(small);
+    fs::remove_dir(place.path().join("mounted")).unwrap();
+    let read_only = Mounted::new(place.path(), "ro");
+    expect_failure(&program(&read_only.0, &DEMO), &["--cache-dir"]);
+    expect_failure(&program(&read_only.0, &["profile"]), &["--cache-dir"]);
+}
+
+/// The swap file outgrows its file system: evictions go to RAM, the answer is the same.
+#[test]
+fn a_swap_file_without_room_costs_memory_and_no_context() {
+    let place = cache();
+    let small = Mounted::new(place.path(), "size=300k");
+    let context = place.path().join("context.txt");
+    fs::write(&context, &include_str!("../LICENSE")[..600]).unwrap();
+    let run = |cache: &Path, more: &[&str]| {
+        let common = ["run", "-m", model_text(), "-p", "so", "-n", "6", "--json", "--codec", "raw"];
+        let context = ["-c", context.to_str().unwrap()];
+        json(&program(cache, &[&common[..], &context, more].concat()))
+    };
+    let expected = run(place.path(), &[]);
+    let answer = run(&small.0, &["--evict", "100%"]);
+    assert_eq!(answer["tokens"], expected["tokens"]);
+    assert_eq!(answer["evicted"]["stop"], "Exhausted");
+}

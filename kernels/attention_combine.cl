@@ -16,22 +16,21 @@
 #define SLICES (DIM / 4)
 #define TEAMS (COMBINE_WIDTH / SLICES)
 
-// The maximum (sum) of one value of each item, for all items.
-INLINE float reduce(__local float *lanes, float value, const bool is_sum)
+// The maximum of one value of each item, for all items.
+INLINE float max_group(__local float *lanes, float value)
 {
     const uint item = get_local_id(0);
     lanes[item] = value;
     BARRIER;
     for (uint step = COMBINE_WIDTH / 2; step > 0; step /= 2) {
         if (item < step) {
-            const float other = lanes[item + step];
-            lanes[item] = is_sum ? lanes[item] + other : fmax(lanes[item], other);
+            lanes[item] = fmax(lanes[item], lanes[item + step]);
         }
         BARRIER;
     }
-    const float total = lanes[0];
+    const float maximum = lanes[0];
     BARRIER;
-    return total;
+    return maximum;
 }
 
 __kernel __attribute__((reqd_work_group_size(COMBINE_WIDTH, 1, 1))) void mz_attention_combine(
@@ -48,7 +47,7 @@ __kernel __attribute__((reqd_work_group_size(COMBINE_WIDTH, 1, 1))) void mz_atte
     for (uint split = item; split < splits; split += COMBINE_WIDTH) {
         maximum = fmax(maximum, state[(ulong)split * rows + row].x);
     }
-    maximum = reduce(lanes, maximum, false);
+    maximum = max_group(lanes, maximum);
     float sum = 0.0f;
     for (uint split = item; split < splits; split += COMBINE_WIDTH) {
         const float2 one = state[(ulong)split * rows + row];
@@ -57,7 +56,7 @@ __kernel __attribute__((reqd_work_group_size(COMBINE_WIDTH, 1, 1))) void mz_atte
         weights[split] = weight;
         sum += weight * one.y;
     }
-    sum = reduce(lanes, sum, true);
+    sum = sum_group(lanes, sum, COMBINE_WIDTH);
 
     float4 out = (float4)(0.0f);
     if (item < TEAMS * SLICES) {

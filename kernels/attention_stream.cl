@@ -106,15 +106,7 @@ INLINE void add_scores(float *scores, const __global half **keys, const __local 
         UNROLL for (uint row = 0; row < ROWS; row++) {
             const float8 q = queries[row * (DIM / 8) + d];
             UNROLL for (uint i = 0; i < EACH; i++) {
-                float sum = scores[row * EACH + i];
-                sum = mad(q.s0, k[i].s0, sum);
-                sum = mad(q.s1, k[i].s1, sum);
-                sum = mad(q.s2, k[i].s2, sum);
-                sum = mad(q.s3, k[i].s3, sum);
-                sum = mad(q.s4, k[i].s4, sum);
-                sum = mad(q.s5, k[i].s5, sum);
-                sum = mad(q.s6, k[i].s6, sum);
-                scores[row * EACH + i] = mad(q.s7, k[i].s7, sum);
+                scores[row * EACH + i] = dot8(q, k[i], scores[row * EACH + i]);
             }
         }
     }
@@ -253,8 +245,7 @@ INLINE void cap_and_mask(
     uint start, uint from, uint to)
 {
     UNROLL for (uint i = 0; i < ROWS * EACH; i++) {
-        const float capped = softcap > 0.0f ? softcap * tanh(scores[i] / softcap) : scores[i];
-        scores[i] = capped * LOG2_E;
+        scores[i] = cap_score(scores[i], softcap);
     }
     if (!is_masked) {
         return;

@@ -7,8 +7,8 @@
 //                    widened when they are loaded and all arithmetic is float8.
 //     MZ_POOL        Table entries are byte offsets into one buffer, which is then the last
 //                    argument of each kernel that takes a table. Without it they are addresses.
-//     MZ_SUBGROUP    Sums and maxima go through sub-group functions (cl_khr_subgroups). Without it
-//                    they go through local memory alone.
+//     MZ_SUBGROUP    Sums and maxima of a work-group go through sub-group functions
+//                    (cl_khr_subgroups). Without it they go through local memory alone.
 //
 // Accuracy does not depend on these, except that MZ_HALF rounds products of queries and keys:
 // softmax denominators and outputs are float in all builds. Do not build with
@@ -64,20 +64,26 @@ INLINE float2 widen(uint pair)
     return wide;
 }
 
-INLINE float4 load_half4(const __global half *from)
+INLINE float4 widen4(uint2 raw)
 {
-    const uint2 raw = *(const __global uint2 *)from;
     return (float4)(widen(raw.x), widen(raw.y));
 }
 
-INLINE float8 load_half8(const __global half *from)
+INLINE float8 widen8(uint4 raw)
 {
-    const uint4 raw = *(const __global uint4 *)from;
     return (float8)(widen(raw.x), widen(raw.y), widen(raw.z), widen(raw.w));
 }
+
+#define load_half4(from) widen4(*(const __global uint2 *)(from))
+#define load_half8(from) widen8(*(const __global uint4 *)(from))
+// The same out of local memory that holds halves as whole numbers.
+#define load_staged4(from) widen4(*(from))
+#define load_staged_half8(from) widen8(*(from))
 #else
 #define load_half4(from) vloada_half4(0, from)
 #define load_half8(from) vloada_half8(0, from)
+#define load_staged4(from) vloada_half4(0, (const __local half *)(from))
+#define load_staged_half8(from) vloada_half8(0, (const __local half *)(from))
 #endif
 
 // Queries and keys in the arithmetic of the build. Queries arrive in the type QUERY, scaled.
@@ -86,11 +92,62 @@ typedef half QUERY;
 typedef half8 VECTOR8;
 #define load_query8(from) (*(const __global half8 *)(from))
 #define load_keys8(from) (*(const __global half8 *)(from))
+#define load_staged8(from) (*(const __local half8 *)(from))
 #else
 typedef float QUERY;
 typedef float8 VECTOR8;
 #define load_query8(from) (*(const __global float8 *)(from))
 #define load_keys8(from) load_half8(from)
+#define load_staged8(from) load_staged_half8(from)
 #endif
 
+// The sum of products of eight values, added to `sum`.
+INLINE float dot8(float8 a, float8 b, float sum)
+{
+    sum = mad(a.s0, b.s0, sum);
+    sum = mad(a.s1, b.s1, sum);
+    sum = mad(a.s2, b.s2, sum);
+    sum = mad(a.s3, b.s3, sum);
+    sum = mad(a.s4, b.s4, sum);
+    sum = mad(a.s5, b.s5, sum);
+    sum = mad(a.s6, b.s6, sum);
+    return mad(a.s7, b.s7, sum);
+}
+
+// A score after the soft-cap (0: none), in log2 units.
+INLINE float cap_score(float score, float softcap)
+{
+    return (softcap > 0.0f ? softcap * tanh(score / softcap) : score) * LOG2_E;
+}
+
 #define BARRIER barrier(CLK_LOCAL_MEM_FENCE)
+
+// The sum of one value of each of `width` items (a power of two), for all items. `lanes` has room
+// for `width` values.
+INLINE float sum_group(__local float *lanes, float value, const uint width)
+{
+    const uint item = get_local_id(0);
+#ifdef MZ_SUBGROUP
+    value = sub_group_reduce_add(value);
+    if (get_sub_group_local_id() == 0) {
+        lanes[get_sub_group_id()] = value;
+    }
+    BARRIER;
+    float total = 0.0f;
+    for (uint i = 0; i < get_num_sub_groups(); i++) {
+        total += lanes[i];
+    }
+#else
+    lanes[item] = value;
+    BARRIER;
+    for (uint step = width / 2; step > 0; step /= 2) {
+        if (item < step) {
+            lanes[item] += lanes[item + step];
+        }
+        BARRIER;
+    }
+    const float total = lanes[0];
+#endif
+    BARRIER;
+    return total;
+}

@@ -10,8 +10,9 @@
 //     MZ_SUBGROUP    Sums and maxima of a work-group go through sub-group functions
 //                    (cl_khr_subgroups). Without it they go through local memory alone.
 //
-// Accuracy does not depend on these, except that MZ_HALF rounds products of queries and keys:
-// softmax denominators and outputs are float in all builds. Do not build with
+// Accuracy does not depend on these, except that MZ_HALF rounds products of queries and keys: a
+// score may be off by about 2^-11 of its largest product, and products and sums of four must stay
+// below 65504. Softmax denominators and outputs are float in all builds. Do not build with
 // -cl-finite-math-only: arg-max passes over NaN.
 
 #ifdef MZ_HALF

@@ -26,8 +26,10 @@ pub enum Numbers {
     MaxHalfValues,
     /// Keys of the largest half, and tiny queries.
     MaxHalfKeys,
-    /// Rows of a real context.
+    /// Rows of a real context, and scores up to about 17.
     Real,
+    /// The same with scores up to about 70.
+    RealSharp,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,9 +108,14 @@ impl Data {
         match case.numbers {
             Numbers::Random => {}
             Numbers::OneHugeScore => {
-                let token = case.context / 3 * row;
-                let huge: Vec<f32> = q[..row].iter().map(|value| value * 1000.0).collect();
-                k[token..token + row].copy_from_slice(&halves(&huge));
+                let first = q[..case.head_dim].to_vec();
+                for q in q.chunks_exact_mut(case.head_dim) {
+                    q.iter_mut().zip(&first).for_each(|(q, first)| *q = *q * 0.1 + first);
+                }
+                let huge: Vec<f32> = first.iter().map(|value| value * 1000.0).collect();
+                for head in k[case.context / 3 * row..][..row].chunks_exact_mut(case.head_dim) {
+                    head.copy_from_slice(&halves(&huge));
+                }
             }
             Numbers::AllEqual => {
                 let (first, rest) = k.split_at_mut(row);
@@ -127,12 +134,13 @@ impl Data {
                 k.iter_mut().for_each(max_half);
                 q.iter_mut().for_each(|value| *value *= 1e-5);
             }
-            Numbers::Real => (k, v) = real(case),
+            Numbers::Real | Numbers::RealSharp => (k, v) = real(case),
         }
-        if case.numbers == Numbers::Real {
+        if matches!(case.numbers, Numbers::Real | Numbers::RealSharp) {
             // A query that resembles a key, as real ones do.
             let keys = wide(&k);
-            let scale = 1.0 / (case.head_dim as f32).sqrt();
+            let sharpness = if case.numbers == Numbers::Real { 0.25 } else { 1.0 };
+            let scale = sharpness / (case.head_dim as f32).sqrt();
             for (index, value) in q.iter_mut().enumerate() {
                 let head = index / case.head_dim % case.heads / (case.heads / case.kv_heads);
                 let token = index / case.head_dim / case.heads * 37;
@@ -301,7 +309,14 @@ fn stream_numbers(device: &Device) {
     for numbers in all {
         stream(device, Case { numbers, ..Case::new(4, 2, 64).at(8, 700) });
     }
-    stream(device, Case { numbers: Numbers::Real, ..Case::new(9, 3, 64).at(4, 512) });
+    for numbers in real_numbers(device) {
+        stream(device, Case { numbers: *numbers, ..Case::new(9, 3, 64).at(4, 512) });
+    }
+}
+
+/// Half precision rounds each product of a query and a key, which sharp scores magnify.
+fn real_numbers(device: &Device) -> &'static [Numbers] {
+    if device.has_half { &[Numbers::Real] } else { &[Numbers::Real, Numbers::RealSharp] }
 }
 
 fn tile_cases(device: &Device) {
@@ -320,7 +335,9 @@ fn tile_cases(device: &Device) {
     for numbers in all {
         tile(device, Case { numbers, ..case.at(20, 300) });
     }
-    tile(device, Case { numbers: Numbers::Real, ..Case::new(9, 3, 64).at(13, 512) });
+    for numbers in real_numbers(device) {
+        tile(device, Case { numbers: *numbers, ..Case::new(9, 3, 64).at(13, 512) });
+    }
 }
 
 #[test]

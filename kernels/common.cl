@@ -115,10 +115,15 @@ INLINE float dot8(float8 a, float8 b, float sum)
     return mad(a.s7, b.s7, sum);
 }
 
-// A score after the soft-cap (0: none), in log2 units.
+// A score after the soft-cap, cap tanh(score / cap), in log2 units; 0 is no cap. For large scores
+// the power is infinite or 0, and its fraction 0 or 1.
 INLINE float cap_score(float score, float softcap)
 {
-    return (softcap > 0.0f ? softcap * tanh(score / softcap) : score) * LOG2_E;
+    if (softcap > 0.0f) {
+        const float power = native_exp2(score * (2.0f * LOG2_E / softcap));
+        score = softcap - 2.0f * softcap * native_recip(1.0f + power);
+    }
+    return score * LOG2_E;
 }
 
 #define BARRIER barrier(CLK_LOCAL_MEM_FENCE)

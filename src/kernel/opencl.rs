@@ -18,6 +18,7 @@ pub struct Source {
 
 const COMMON: &str = include_str!("../../kernels/common.cl");
 const WEIGHTS: &str = include_str!("../../kernels/weights.cl");
+const NVIDIA: &str = include_str!("../../kernels/nvidia.cl");
 
 macro_rules! source {
     ($name:literal, $($piece:expr),+) => {
@@ -28,6 +29,9 @@ macro_rules! source {
 /// Attention of a few queries, one split of the chunks a work-group.
 pub const ATTENTION_STREAM: Source =
     source!(c"mz_attention_stream", include_str!("../../kernels/attention_stream.cl"));
+/// The same on NVIDIA's matrix units.
+pub const ATTENTION_MATRIX: Source =
+    source!(c"mz_attention_matrix", NVIDIA, include_str!("../../kernels/attention_matrix.cl"));
 /// Adds the splits up.
 pub const ATTENTION_COMBINE: Source =
     source!(c"mz_attention_combine", include_str!("../../kernels/attention_combine.cl"));
@@ -58,8 +62,9 @@ pub const ADD_BIAS: Source = source!(c"mz_add_bias", include_str!("../../kernels
 pub const ARGMAX: Source = source!(c"mz_argmax", include_str!("../../kernels/argmax.cl"));
 
 /// All of them.
-pub const SOURCES: [Source; 13] = [
+pub const SOURCES: [Source; 14] = [
     ATTENTION_STREAM,
+    ATTENTION_MATRIX,
     ATTENTION_COMBINE,
     ATTENTION_TILE,
     MATMUL_FEW,
@@ -173,12 +178,13 @@ impl AttentionShape {
 /// More queries than this are better served by [`AttentionTile`].
 pub const STREAM_QUERIES_MAX: u32 = 16;
 
-/// Sizes of [`ATTENTION_STREAM`].
+/// Sizes of [`ATTENTION_STREAM`] or [`ATTENTION_MATRIX`], which have the same arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionStream {
     shape: AttentionShape,
     rows: u32,
     width: u32,
+    is_matrix: bool,
 }
 
 impl AttentionStream {
@@ -195,7 +201,7 @@ impl AttentionStream {
             rows @ 1..=3 => rows,
             rows => rows.next_multiple_of(4).min(Self::ROWS_MAX),
         };
-        let build = |rows| AttentionStream { shape, rows, width: Self::WIDTH };
+        let build = |rows| AttentionStream { shape, rows, width: Self::WIDTH, is_matrix: false };
         while build(rows).local_bytes() > local_bytes {
             rows = match rows {
                 1 => return None,
@@ -207,8 +213,21 @@ impl AttentionStream {
         Some(build(rows))
     }
 
-    /// Local memory of a work-group, at most.
-    pub fn local_bytes(&self) -> u64 {
+    /// For NVIDIA's matrix units, compute capability 8.0 or later. Its queries are halves always.
+    /// `None` for a shape that is not supported.
+    pub fn matrix(shape: AttentionShape) -> Option<Self> {
+        let is_supported = shape.is_supported() && matches!(shape.head_dim, 64 | 128);
+        let build = AttentionStream { shape, rows: 16, width: 128, is_matrix: true };
+        is_supported.then_some(build)
+    }
+
+    /// The kernel.
+    pub const fn source(&self) -> Source {
+        if self.is_matrix { ATTENTION_MATRIX } else { ATTENTION_STREAM }
+    }
+
+    /// Local memory of a work-group, at most, where matrix units are not used.
+    fn local_bytes(&self) -> u64 {
         let queries = self.rows * self.shape.head_dim * 4;
         let p = self.rows * u32::from(CHUNK_TOKENS) * 4;
         let rows = 3 * 4 * self.rows;
@@ -265,7 +284,7 @@ impl AttentionTile {
     }
 
     /// Local memory of a work-group, at most.
-    pub fn local_bytes(&self) -> u64 {
+    fn local_bytes(&self) -> u64 {
         const KEYS: u32 = 32;
         let queries = self.rows * self.shape.head_dim * 4;
         let tile = KEYS * (self.shape.head_dim / 8 + 1) * 16;

@@ -4,10 +4,9 @@ use super::device::{Device, Table, read_floats};
 use super::oracle::Attention;
 use super::values::{Random, error, halves, wide};
 use mzcache::kernel::opencl::{
-    ATTENTION_COMBINE, ATTENTION_STREAM, ATTENTION_TILE, AttentionShape, AttentionStream,
-    AttentionTile,
+    ATTENTION_COMBINE, ATTENTION_TILE, AttentionShape, AttentionStream, AttentionTile,
 };
-use mzcache::port::opencl::MemoryMode;
+use mzcache::port::opencl::{Block, MemoryMode};
 
 /// Builds that multiply in single precision are this close; those in half have the whole tolerance.
 const ERROR_SINGLE_MAX: f64 = 1e-4;
@@ -205,8 +204,7 @@ fn wanted(case: &Case, data: &Data) -> Vec<f64> {
 }
 
 /// Each row on its own, so that small rows count as much as large ones.
-fn check(device: &Device, case: &Case, have: &[f32], want: &[f64]) {
-    let bound = if device.has_half { ERROR_HALF_MAX } else { ERROR_SINGLE_MAX };
+fn check(case: &Case, have: &[f32], want: &[f64], bound: f64) {
     let rows = have.chunks_exact(case.head_dim).zip(want.chunks_exact(case.head_dim));
     for (row, (have, want)) in rows.enumerate() {
         let error = error(have, want);
@@ -214,8 +212,8 @@ fn check(device: &Device, case: &Case, have: &[f32], want: &[f64]) {
     }
 }
 
-fn query_block(device: &Device, data: &mut Data) -> mzcache::port::opencl::Block {
-    if device.has_half {
+fn query_block(device: &Device, data: &mut Data, is_half: bool) -> Block {
+    if is_half {
         let rounded = halves(&data.q);
         data.q = wide(&rounded);
         device.halves(&rounded)
@@ -226,11 +224,22 @@ fn query_block(device: &Device, data: &mut Data) -> mzcache::port::opencl::Block
 
 /// Streams the chunks and adds the splits up.
 pub fn stream(device: &Device, case: Case) {
+    let build = AttentionStream::new(case.shape(), device.local_bytes()).unwrap();
+    let bound = if device.has_half { ERROR_HALF_MAX } else { ERROR_SINGLE_MAX };
+    split(device, case, build, device.has_half, bound);
+}
+
+/// The same on matrix units, which round queries and weights to half precision.
+fn matrix(device: &Device, case: Case) {
+    let build = AttentionStream::matrix(case.shape()).unwrap();
+    split(device, case, build, true, ERROR_HALF_MAX);
+}
+
+fn split(device: &Device, case: Case, build: AttentionStream, is_half: bool, bound: f64) {
     let mut data = Data::of(&case);
-    let q = query_block(device, &mut data);
+    let q = query_block(device, &mut data, is_half);
     let chunks = device.chunks(&chunks(&case, &data));
     let shape = case.shape();
-    let build = AttentionStream::new(shape, device.local_bytes()).unwrap();
     let count = u32::try_from(case.context.div_ceil(256) - case.first_chunk()).unwrap();
     let split_chunks = build.split_chunks(count, case.groups);
     let splits = count.div_ceil(split_chunks);
@@ -239,7 +248,7 @@ pub fn stream(device: &Device, case: Case) {
     let state = device.floats(&vec![f32::NAN; 2 * pairs]);
     let y = device.floats(&vec![f32::NAN; data.q.len()]);
     device
-        .call(ATTENTION_STREAM, &build.macros())
+        .call(build.source(), &build.macros())
         .memory(&q)
         .table(&chunks)
         .memory(&partial)
@@ -262,13 +271,13 @@ pub fn stream(device: &Device, case: Case) {
         .u32(shape.rows_all())
         .u32(splits)
         .launch(build.combine_launch());
-    check(device, &case, &read_floats(&y), &wanted(&case, &data));
+    check(&case, &read_floats(&y), &wanted(&case, &data), bound);
 }
 
 /// Stages tiles in local memory.
 pub fn tile(device: &Device, case: Case) {
     let mut data = Data::of(&case);
-    let q = query_block(device, &mut data);
+    let q = query_block(device, &mut data, device.has_half);
     let chunks = device.chunks(&chunks(&case, &data));
     let shape = case.shape();
     let build = AttentionTile::new(shape, device.local_bytes()).unwrap();
@@ -286,10 +295,40 @@ pub fn tile(device: &Device, case: Case) {
         .f32(case.softcap)
         .pool(&chunks)
         .launch(build.launch());
-    check(device, &case, &read_floats(&y), &wanted(&case, &data));
+    let bound = if device.has_half { ERROR_HALF_MAX } else { ERROR_SINGLE_MAX };
+    check(&case, &read_floats(&y), &wanted(&case, &data), bound);
 }
 
+const NUMBERS: [Numbers; 6] = [
+    Numbers::OneHugeScore,
+    Numbers::AllEqual,
+    Numbers::MinusZero,
+    Numbers::Subnormal,
+    Numbers::MaxHalfValues,
+    Numbers::MaxHalfKeys,
+];
+
 const HEAD_DIMS: [usize; 6] = [32, 64, 80, 96, 128, 256];
+
+fn matrix_cases(device: &Device) {
+    for head_dim in [64, 128] {
+        let case = Case::new(4, 2, head_dim);
+        for (queries, context) in
+            [(1, 1), (1, 300), (8, 257), (8, 3000), (16, 1024), (3, 130 * 256)]
+        {
+            matrix(device, case.at(queries, context));
+            matrix(device, Case { groups: 40, ..case.at(queries, context) });
+        }
+        matrix(device, Case { window: 300, softcap: 5.0, ..case.at(5, 900) });
+        matrix(device, Case::new(16, 2, head_dim).at(16, 700));
+        for numbers in NUMBERS {
+            matrix(device, Case { numbers, ..case.at(8, 700) });
+        }
+    }
+    for numbers in [Numbers::Real, Numbers::RealSharp] {
+        matrix(device, Case { numbers, ..Case::new(9, 3, 64).at(4, 512) });
+    }
+}
 
 fn stream_head_dims(device: &Device) {
     for head_dim in HEAD_DIMS {
@@ -298,15 +337,7 @@ fn stream_head_dims(device: &Device) {
 }
 
 fn stream_numbers(device: &Device) {
-    let all = [
-        Numbers::OneHugeScore,
-        Numbers::AllEqual,
-        Numbers::MinusZero,
-        Numbers::Subnormal,
-        Numbers::MaxHalfValues,
-        Numbers::MaxHalfKeys,
-    ];
-    for numbers in all {
+    for numbers in NUMBERS {
         stream(device, Case { numbers, ..Case::new(4, 2, 64).at(8, 700) });
     }
     for numbers in real_numbers(device) {
@@ -417,6 +448,16 @@ fn stream_caps_scores() {
 fn tiles_take_shapes_windows_and_hostile_numbers() {
     let Some(device) = Device::any() else { return };
     tile_cases(&device);
+}
+
+#[test]
+fn matrix_units_are_as_good() {
+    let Some(device) = Device::any() else { return };
+    if device.is_nvidia() {
+        matrix_cases(&device);
+    } else {
+        eprintln!("NOT CHECKED: the device has no matrix units");
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use mzcache::kernel::opencl::{HALF, Launch, Macro, POOL, SUBGROUP, Source, TableEntry};
 use mzcache::port::opencl::{
-    Api, Block, BuildLog, BuildOptions, Choice, Context, Devices, Kernel, MemoryMode, Program,
-    Queue, WorkSize,
+    Api, Block, BuildLog, BuildOptions, Choice, Context, Devices, DriverFamily, Kernel, MemoryMode,
+    Program, Queue, WorkSize,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -95,6 +95,11 @@ impl Device {
     /// Oclgrind; `None` where it is not installed.
     pub fn oclgrind() -> Option<Device> {
         Device::open(c"/usr/lib/oclgrind/liboclgrind-rt.so", "oclgrind").ok()
+    }
+
+    /// Whether its matrix units can be used.
+    pub fn is_nvidia(&self) -> bool {
+        self.context.device().driver.family == DriverFamily::Nvidia
     }
 
     pub fn local_bytes(&self) -> u64 {

@@ -62,6 +62,19 @@ fn rows_follow_the_shape_and_the_local_memory() {
 }
 
 #[test]
+fn matrix_units_take_two_head_sizes() {
+    for head_dim in (32..=256).step_by(8) {
+        let build = AttentionStream::matrix(shape(16, 8, head_dim, 8));
+        assert_eq!(build.is_some(), matches!(head_dim, 64 | 128));
+    }
+    let build = AttentionStream::matrix(shape(32, 8, 64, 8)).unwrap();
+    assert_eq!(build.source().name, ATTENTION_MATRIX.name);
+    assert_eq!(build.launch(5), Launch { groups: [10, 8, 1], local: [128, 1, 1] });
+    assert_eq!(defined(ATTENTION_MATRIX, "ROWS"), Some(16));
+    assert_eq!(defined(ATTENTION_MATRIX, "WARPS"), Some(128 / 32));
+}
+
+#[test]
 fn splits_cover_all_chunks_and_make_about_as_many_groups_as_asked_for() {
     let stream = AttentionStream::new(shape(16, 8, 128, 8), 1 << 16).unwrap();
     assert_eq!(stream.split_chunks(128, 1056), 1);

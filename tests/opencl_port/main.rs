@@ -3,4 +3,10 @@
 //! Without PoCL the tests that need it say so and pass, unless `MZ_CI` is set.
 
 mod blocks;
+mod cache;
+mod failures;
+mod planted;
+mod regions;
+#[path = "../support/mod.rs"]
+mod scratch;
 mod support;

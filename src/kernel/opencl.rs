@@ -153,7 +153,10 @@ impl AttentionShape {
     pub fn is_supported(&self) -> bool {
         let dims = u32::from(HEAD_DIM_MIN)..=u32::from(HEAD_DIM_MAX);
         let heads = self.kv_heads > 0 && self.heads > 0 && self.heads.is_multiple_of(self.kv_heads);
-        heads && self.queries > 0 && dims.contains(&self.head_dim) && self.head_dim % 8 == 0
+        heads
+            && self.queries > 0
+            && dims.contains(&self.head_dim)
+            && self.head_dim.is_multiple_of(8)
     }
 
     /// Rows of one key head: queries times the query heads that share it.

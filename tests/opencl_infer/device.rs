@@ -17,8 +17,8 @@ pub const MODES: [MemoryMode; 3] = [MemoryMode::Fine, MemoryMode::Coarse, Memory
 
 /// The library and the name of the device.
 pub struct Platform {
-    api: &'static Api,
-    name: String,
+    pub api: &'static Api,
+    pub name: String,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -49,10 +49,6 @@ impl Platform {
             }
             Err(error) => panic!("{error}"),
         }
-    }
-
-    pub fn named(&self, name: &str) -> Result<Accelerator> {
-        Accelerator::open(self.api, Choice::Named(name), None)
     }
 }
 

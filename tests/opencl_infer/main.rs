@@ -6,6 +6,7 @@
 #[path = "../models/mod.rs"]
 mod models;
 
+mod cycles;
 mod device;
 mod failures;
 mod levels;

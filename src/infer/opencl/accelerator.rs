@@ -29,11 +29,20 @@ impl Accelerator {
         mode: Option<MemoryMode>,
     ) -> Result<Accelerator> {
         let device = Devices::enumerate(api)?.choose(choice)?;
-        let mode = mode.unwrap_or(MemoryMode::best(&device));
-        if !mode.is_offered(&device) {
+        Self::new(api, &device, mode)
+    }
+
+    /// Opens a device out of a list.
+    pub fn new(
+        api: &'static Api,
+        device: &DeviceInfo,
+        mode: Option<MemoryMode>,
+    ) -> Result<Accelerator> {
+        let mode = mode.unwrap_or(MemoryMode::best(device));
+        if !mode.is_offered(device) {
             return Err(Error::new(Code::Unsupported, mode.name()));
         }
-        let context = Context::new(api, &device)?;
+        let context = Context::new(api, device)?;
         let queue = Queue::new(&context, false)?;
         let transfer = Queue::new(&context, false)?;
         Ok(Accelerator { context, queue, transfer, mode })

@@ -327,3 +327,43 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
         Ok(kernel)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodings_without_a_kernel_are_refused_by_name() {
+        for kind in WeightType::ALL {
+            let tensor = Tensor { offset: 0, bytes: 0, kind, rows: 1, cols: 256 };
+            match weights_of(&tensor) {
+                Ok(weights) => assert_eq!(std::format!("{weights:?}"), kind.name()),
+                Err(error) => {
+                    assert_eq!(error.code, Code::Unsupported);
+                    assert!(error.what.starts_with(kind.name()), "{}", error.what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_that_wide_loads_would_misread_are_refused() {
+        let kind = WeightType::F16;
+        let matrix = |offset, cols| {
+            let tensor = Tensor { offset, bytes: 0, kind, rows: 1, cols };
+            check_matrix(&tensor).map_err(|error| error.what)
+        };
+        assert_eq!(matrix(64, 8), Ok(()));
+        assert_eq!(matrix(64, 12), Err("columns on OpenCL"));
+        assert_eq!(matrix(16, 8), Err("tensor alignment"));
+    }
+
+    #[test]
+    fn every_count_of_tokens_fits_its_lanes() {
+        for tokens in 1..=256 {
+            assert!(lanes(tokens) >= tokens);
+            assert_eq!(class_of(tokens).is_some(), tokens <= 16);
+        }
+        assert_eq!([1, 2, 5, 9, 17].map(lanes), [1, 4, 8, 16, 17]);
+    }
+}

@@ -38,6 +38,15 @@ pub fn platform() -> Option<Platform> {
     }
 }
 
+/// Intel's CPU runtime, which has half arithmetic and subgroups: a tool of tests. `None` unless
+/// MZ_INTEL_OPENCL names its library.
+pub fn intel() -> Option<Platform> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = CString::new(std::env::var("MZ_INTEL_OPENCL").ok()?).unwrap();
+    let api = Box::leak(Box::new(Api::load(Some(&path)).unwrap()));
+    Some(Platform { api, name: "intel".to_owned(), _turn: turn })
+}
+
 impl Platform {
     /// `None` where the device has not got the mode.
     pub fn accelerator(&self, mode: MemoryMode) -> Option<Accelerator> {

@@ -1,7 +1,8 @@
 //! Against independent implementations, and against the CPU.
 
-use crate::device::{MODES, greedy, open, open_parts, platform};
+use crate::device::{MODES, greedy, intel, open, open_parts, platform};
 use crate::models::{self, fixture, oracle};
+use mzcache::infer::opencl::Accelerator;
 use mzcache::infer::{Session, sample};
 use mzcache::port::opencl::MemoryMode;
 use mzcache::units::CodecId;
@@ -26,8 +27,13 @@ fn probabilities(session: &mut Session, prompt: &[u32], greedy: &[u32]) -> Vec<V
 fn check(model: &str, mode: MemoryMode) {
     let Some(platform) = platform() else { return };
     let Some(accelerator) = platform.accelerator(mode) else { return };
+    check_on(&accelerator, model);
+}
+
+fn check_on(accelerator: &Accelerator, model: &str) {
+    let mode = accelerator.mode();
     let oracle = oracle(&format!("{model}.json"));
-    let mut session = open(&accelerator, model, CodecId::Raw, 2);
+    let mut session = open(accelerator, model, CodecId::Raw, 2);
     assert_eq!(greedy(&mut session, &oracle.prompt, oracle.greedy.len()).unwrap(), oracle.greedy);
     session.truncate(mzcache::units::TokenCount::new(0)).unwrap();
     let name = format!("cl-cpu-{model}");
@@ -55,6 +61,21 @@ fn llama_with_frequency_factors_gives_the_oracles_tokens_and_the_cpus_probabilit
 fn qwen3_gives_the_oracles_tokens_and_the_cpus_probabilities_in_every_mode() {
     for mode in MODES {
         check("qwen3", mode);
+    }
+}
+
+#[test]
+fn half_arithmetic_and_subgroups_give_the_oracles_tokens_too() {
+    let Some(platform) = intel() else { return };
+    for mode in MODES {
+        let Some(accelerator) = platform.accelerator(mode) else { continue };
+        let mut session = open(&accelerator, "llama", CodecId::Raw, 1);
+        let report = *session.opencl().unwrap().report();
+        assert!(report.is_half && report.has_subgroups, "{report:?}");
+        drop(session);
+        for model in ["llama", "llama3", "qwen3"] {
+            check_on(&accelerator, model);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Joins a [`Model`], a [`Runtime`] that owns its memory, and a [`Transformer`], or its twin on an
 //! accelerator, that computes on it. Invariant: between calls the context's tokens, the runtime's
-//! committed tokens and the KV in the chunks agree; a pass that fails leaves all three as they were.
+//! committed tokens and the KV in the chunks agree; a pass that fails leaves all as they were.
 //! `restore_generate` of the paper (section 5) is [`Session::generate`]: it begins to restore
 //! whatever is not in memory and computes layer by layer behind it.
 

@@ -122,8 +122,8 @@ impl ClTransformer {
         &self.programs.report
     }
 
-    /// Calls `see(chunk, entry)` for each entry of a layer's table as the device has it: an address,
-    /// or an offset where there is no shared memory. For tests.
+    /// Calls `see(chunk, entry)` for each entry of a layer's table as the device has it: an
+    /// address, or an offset where there is no shared memory. For tests.
     pub fn table(&mut self, layer: LayerIndex, see: impl FnMut(usize, u64)) -> Result<()> {
         self.tables.read(layer.index(), see)
     }

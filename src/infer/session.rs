@@ -1,16 +1,20 @@
 //! A model under memory management: what an application holds.
 //!
-//! Joins a [`Model`], a [`Runtime`] that owns its memory, and a [`Transformer`] that computes on
-//! it. Invariant: between calls the context's tokens, the runtime's committed tokens and the KV in
-//! the chunks agree; a pass that fails leaves all three as they were. `restore_generate` of the
-//! paper (section 5) is [`Session::generate`]: it begins to restore whatever is not in memory and
-//! computes layer by layer behind it.
+//! Joins a [`Model`], a [`Runtime`] that owns its memory, and a [`Transformer`], or its twin on an
+//! accelerator, that computes on it. Invariant: between calls the context's tokens, the runtime's
+//! committed tokens and the KV in the chunks agree; a pass that fails leaves all as they were.
+//! `restore_generate` of the paper (section 5) is [`Session::generate`]: it begins to restore
+//! whatever is not in memory and computes layer by layer behind it.
 
 use super::Model;
 use super::cpu::{ComputeConfig, ComputePorts, Transformer};
+#[cfg(feature = "opencl")]
+use super::opencl::{Accelerator, ClConfig, ClOptions, ClPorts, ClTransformer};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::kernel::math::MathKernels;
+#[cfg(feature = "opencl")]
+use crate::port::opencl::BuildLog;
 use crate::port::{Ports, RowReader, Team};
 use crate::runtime::{self, Options, Runtime};
 use crate::units::TokenCount;
@@ -36,10 +40,18 @@ pub struct SessionPorts {
     pub team: &'static dyn Team,
 }
 
+/// What computes.
+#[cfg_attr(feature = "opencl", expect(clippy::large_enum_variant, reason = "one a session"))]
+enum Backend {
+    Cpu(Transformer),
+    #[cfg(feature = "opencl")]
+    OpenCl(ClTransformer),
+}
+
 /// One model and one context.
 pub struct Session {
     runtime: Runtime,
-    transformer: Transformer,
+    backend: Backend,
     rows: &'static dyn RowReader,
     team: &'static dyn Team,
 }
@@ -57,6 +69,16 @@ impl Session {
         sizer.required()
     }
 
+    /// As [`Session::required_bytes`], for [`Session::open_on`].
+    #[cfg(feature = "opencl")]
+    pub fn required_bytes_on(model: &Model, config: &SessionConfig<'_>) -> Result<usize> {
+        let mut sizer = Sizer::new();
+        Accelerator::size_buffers(model, config.options.context_tokens_max, &mut sizer)?;
+        runtime::size(&mut sizer, &Self::runtime_config(model, config))?;
+        ClTransformer::size(model, &cl_config(config), &mut sizer)?;
+        sizer.required()
+    }
+
     /// Places everything in `memory` and starts the workers. The weights stay on storage until the
     /// first pass, which computes while they arrive.
     pub fn open(
@@ -65,17 +87,50 @@ impl Session {
         memory: &'static mut [MaybeUninit<u8>],
         ports: SessionPorts,
     ) -> Result<Session> {
-        let context_tokens_max = config.options.context_tokens_max.get();
-        if context_tokens_max > model.shape.context_tokens {
-            let error = Error::new(Code::LimitExceeded, "context_tokens_max");
-            return Err(error.with(context_tokens_max));
-        }
+        check_context(&model, config)?;
         let mut arena = Arena::new(memory)?;
         let runtime_config = Self::runtime_config(&model, config);
         let runtime = Runtime::place(&runtime_config, &mut arena, ports.runtime)?;
         let kernels = MathKernels::select(config.options.cpu);
         let transformer = Transformer::open(model, kernels, config.compute, &mut arena)?;
-        Ok(Session { runtime, transformer, rows: ports.rows, team: ports.team })
+        let backend = Backend::Cpu(transformer);
+        Ok(Session { runtime, backend, rows: ports.rows, team: ports.team })
+    }
+
+    /// As [`Session::open`], computing on an accelerator. Shared buffers are the accelerator's, in
+    /// place of the memory port that was given; the team is not used. After `BuildFailed` the log
+    /// says why.
+    #[cfg(feature = "opencl")]
+    pub fn open_on(
+        accelerator: &Accelerator,
+        model: Model,
+        config: &SessionConfig<'_>,
+        options: &ClOptions<'_>,
+        log: &mut BuildLog<'_>,
+        memory: &'static mut [MaybeUninit<u8>],
+        mut ports: SessionPorts,
+    ) -> Result<Session> {
+        check_context(&model, config)?;
+        let mut arena = Arena::new(memory)?;
+        let context_tokens_max = config.options.context_tokens_max;
+        ports.runtime.memory = accelerator.buffers(&model, context_tokens_max, &mut arena)?;
+        let runtime_config = Self::runtime_config(&model, config);
+        let runtime = Runtime::place(&runtime_config, &mut arena, ports.runtime)?;
+        let kernels = MathKernels::select(config.options.cpu);
+        let cl = cl_config(config);
+        let transformer =
+            ClTransformer::open(model, kernels, cl, accelerator, options, log, &mut arena)?;
+        let backend = Backend::OpenCl(transformer);
+        Ok(Session { runtime, backend, rows: ports.rows, team: ports.team })
+    }
+
+    /// The transformer on the accelerator, if that is where this session computes.
+    #[cfg(feature = "opencl")]
+    pub fn opencl(&mut self) -> Option<&mut ClTransformer> {
+        match &mut self.backend {
+            Backend::Cpu(_) => None,
+            Backend::OpenCl(transformer) => Some(transformer),
+        }
     }
 
     /// The memory manager: evict, stats, check.
@@ -85,7 +140,11 @@ impl Session {
 
     /// The model.
     pub fn model(&self) -> &Model {
-        self.transformer.model()
+        match &self.backend {
+            Backend::Cpu(transformer) => transformer.model(),
+            #[cfg(feature = "opencl")]
+            Backend::OpenCl(transformer) => transformer.model(),
+        }
     }
 
     /// Tokens in the context.
@@ -102,8 +161,18 @@ impl Session {
         let added = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         let end = TokenCount::new(position.get().saturating_add(added));
         self.runtime.begin_pass(end)?;
-        let ports = ComputePorts { memory: &self.runtime, rows: self.rows, team: self.team };
-        let logits = self.transformer.forward(ports, tokens, position.get(), logit_rows)?;
+        let (memory, rows, team, position) = (&self.runtime, self.rows, self.team, position.get());
+        let logits = match &mut self.backend {
+            Backend::Cpu(transformer) => {
+                let ports = ComputePorts { memory, rows, team };
+                transformer.forward(ports, tokens, position, logit_rows)?
+            }
+            #[cfg(feature = "opencl")]
+            Backend::OpenCl(transformer) => {
+                let ports = ClPorts { memory, rows };
+                transformer.forward(ports, tokens, position, logit_rows)?
+            }
+        };
         self.runtime.commit(end)?;
         Ok(logits)
     }
@@ -139,4 +208,20 @@ impl Session {
     pub fn truncate(&mut self, tokens: TokenCount) -> Result<()> {
         self.runtime.truncate(tokens)
     }
+}
+
+/// No context may be longer than the model was made for.
+fn check_context(model: &Model, config: &SessionConfig<'_>) -> Result<()> {
+    let context_tokens_max = config.options.context_tokens_max.get();
+    if context_tokens_max > model.shape.context_tokens {
+        let error = Error::new(Code::LimitExceeded, "context_tokens_max");
+        return Err(error.with(context_tokens_max));
+    }
+    Ok(())
+}
+
+#[cfg(feature = "opencl")]
+fn cl_config(config: &SessionConfig<'_>) -> ClConfig {
+    let context_tokens_max = config.options.context_tokens_max;
+    ClConfig { compute: config.compute, context_tokens_max }
 }

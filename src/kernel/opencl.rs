@@ -240,6 +240,13 @@ impl AttentionStream {
         [("MZ_HEAD_DIM", self.shape.head_dim), ("MZ_ROWS", self.rows), ("MZ_WIDTH", self.width)]
     }
 
+    /// The same kernel for another number of queries. Rows of a work-group that none of them fills
+    /// are computed in vain.
+    pub const fn with_queries(self, queries: u32) -> Self {
+        let shape = AttentionShape { queries, ..self.shape };
+        AttentionStream { shape, ..self }
+    }
+
     fn blocks(&self) -> u32 {
         self.shape.rows().div_ceil(self.rows)
     }
@@ -276,6 +283,12 @@ pub struct AttentionTile {
 }
 
 impl AttentionTile {
+    /// The same kernel for another number of queries.
+    pub const fn with_queries(self, queries: u32) -> Self {
+        let shape = AttentionShape { queries, ..self.shape };
+        AttentionTile { shape, ..self }
+    }
+
     /// `None` for a shape that is not supported, or too little local memory.
     pub fn new(shape: AttentionShape, local_bytes: u64) -> Option<Self> {
         let fits = |rows: &u32| AttentionTile { shape, rows: *rows }.local_bytes() <= local_bytes;

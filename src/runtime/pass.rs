@@ -110,25 +110,27 @@ impl Runtime {
     }
 
     /// As [`Runtime::weights`], for an accelerator: it holds the lease until its commands have run.
-    /// Waits while the host uses a unit that both cannot see at once.
-    pub fn weights_on_device(&self, layer: LayerIndex) -> Result<DeviceLease<'_>> {
+    /// Waits while the host uses a unit that both cannot see at once. Leases of the device outlive
+    /// the call that took them; one that outlives the runtime keeps its buffer for good.
+    pub fn weights_on_device(&self, layer: LayerIndex) -> Result<DeviceLease<'static>> {
         self.wait(layer, Kind::Weights)?;
         self.shared.used(layer)?;
         self.lease_device(self.shared.slot(Unit::Weights(layer)))
     }
 
     /// As [`Runtime::kv`], for an accelerator.
-    pub fn kv_on_device(&self, id: ChunkId) -> Result<DeviceLease<'_>> {
+    pub fn kv_on_device(&self, id: ChunkId) -> Result<DeviceLease<'static>> {
         self.lease_device(self.shared.kv_slot(id)?)
     }
 
     /// As [`Runtime::kv_mut`], for an accelerator.
-    pub fn kv_on_device_mut(&self, id: ChunkId) -> Result<DeviceExclusive<'_>> {
+    pub fn kv_on_device_mut(&self, id: ChunkId) -> Result<DeviceExclusive<'static>> {
         self.shared.buffers.lock_device(self.shared.kv_slot(id)?).map_err(not_resident)
     }
 
-    fn lease_device(&self, slot: usize) -> Result<DeviceLease<'_>> {
-        let leased = self.shared.patiently(|| self.shared.buffers.lease_device(slot));
+    fn lease_device(&self, slot: usize) -> Result<DeviceLease<'static>> {
+        let shared = self.shared;
+        let leased = shared.patiently(|| shared.buffers.lease_device(slot));
         leased.map_err(not_resident)
     }
 
@@ -207,7 +209,7 @@ impl Shared {
     pub(super) fn release_all(&self) {
         let segments = usize::from(self.segments.segments);
         for slot in 0..self.segments.first_slot + segments {
-            // Absent slots refuse, and nobody can hold a lease of a runtime that is being dropped.
+            // Absent slots refuse, and so do those of which a lease of the device is still held.
             let _ = self.buffers.release(slot);
         }
     }

@@ -32,20 +32,35 @@ fn open_model(path: &Path) -> Model {
     Model::open(&gguf, &mut arena).unwrap()
 }
 
+/// What a session is opened with.
+pub struct Parts {
+    pub model: Model,
+    pub config: SessionConfig<'static>,
+    pub ports: SessionPorts,
+}
+
 pub fn open(name: &str, path: &Path, codec: CodecId, threads: usize) -> Session {
+    let Parts { model, config, ports } = parts(name, path, codec, threads);
+    let memory = map_arena(Session::required_bytes(&model, &config).unwrap()).unwrap();
+    Session::open(model, &config, memory, ports).unwrap()
+}
+
+pub fn parts(name: &str, path: &Path, codec: CodecId, threads: usize) -> Parts {
+    const WORKERS: [Worker; 2] = [
+        Worker { roles: Roles::READ, core: None },
+        Worker { roles: Roles::UNPACK.union(Roles::ALLOCATE), core: None },
+    ];
     let swap = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("session-{name}-{}", std::process::id()));
     let host = leak(HostPorts::open(&c_path(path), Some(&c_path(&swap))).unwrap());
     // The open descriptor keeps it; nothing is left behind.
     std::fs::remove_file(&swap).unwrap();
-    let workers =
-        [Roles::READ, Roles::UNPACK | Roles::ALLOCATE].map(|roles| Worker { roles, core: None });
     let model = open_model(path);
     let config = SessionConfig {
         options: Options {
             context_tokens_max: TokenCount::new(1024),
             codec,
-            workers: if threads > 1 { &workers } else { &[] },
+            workers: if threads > 1 { &WORKERS } else { &[] },
             cpu: host_cpu(),
             ..Options::default()
         },
@@ -53,9 +68,8 @@ pub fn open(name: &str, path: &Path, codec: CodecId, threads: usize) -> Session 
     };
     let team = leak(ThreadTeam::new(host.threads(), &FutexPark));
     team.open(threads, &[]).unwrap();
-    let memory = map_arena(Session::required_bytes(&model, &config).unwrap()).unwrap();
     let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
-    Session::open(model, &config, memory, ports).unwrap()
+    Parts { model, config, ports }
 }
 
 pub struct Oracle {

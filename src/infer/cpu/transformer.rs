@@ -26,7 +26,7 @@ pub struct ComputeConfig {
 }
 
 impl ComputeConfig {
-    fn check(&self) -> Result<()> {
+    pub(in crate::infer) fn check(&self) -> Result<()> {
         let fail = |what| Err(Error::new(Code::InvalidArgument, what));
         if !(1..=BATCH_TOKENS_MAX).contains(&self.batch_tokens_max) {
             return fail("batch_tokens_max");
@@ -38,6 +38,40 @@ impl ComputeConfig {
             return fail("workers_max");
         }
         Ok(())
+    }
+
+    /// Whether a model can be asked for this.
+    pub(in crate::infer) fn check_pass(
+        &self,
+        shape: &Shape,
+        tokens: &[u32],
+        position: u32,
+        logit_rows: usize,
+    ) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::new(Code::InvalidArgument, "tokens"));
+        }
+        let unknown = |token: &&u32| usize::try_from(**token).is_ok_and(|t| t >= shape.vocabulary);
+        if let Some(token) = tokens.iter().find(unknown) {
+            return Err(Error::new(Code::InvalidArgument, "token").with(*token));
+        }
+        let end = u64::from(position).saturating_add(tokens.len() as u64);
+        if end > u64::from(shape.context_tokens) {
+            return Err(Error::new(Code::LimitExceeded, "context tokens").with(end));
+        }
+        if logit_rows > self.logit_rows_max.min(tokens.len()) {
+            return Err(Error::new(Code::InvalidArgument, "logit rows").with(logit_rows));
+        }
+        Ok(())
+    }
+
+    /// Tokens of the next batch when `left` are left; the last batch holds all tokens whose logits
+    /// are wanted.
+    pub(in crate::infer) fn batch_tokens(&self, left: usize, logit_rows: usize) -> usize {
+        match left > self.batch_tokens_max {
+            true => self.batch_tokens_max.min(left - logit_rows.max(1)),
+            false => left,
+        }
     }
 }
 
@@ -182,15 +216,11 @@ impl Transformer {
         position: u32,
         logit_rows: usize,
     ) -> Result<&[f32]> {
-        self.check(tokens, position, logit_rows)?;
+        self.config.check_pass(&self.model.shape, tokens, position, logit_rows)?;
         let mut rest = tokens;
         let mut position = position;
         while !rest.is_empty() {
-            // The last batch holds all tokens whose logits are wanted.
-            let count = match rest.len() > self.config.batch_tokens_max {
-                true => self.config.batch_tokens_max.min(rest.len() - logit_rows.max(1)),
-                false => rest.len(),
-            };
+            let count = self.config.batch_tokens(rest.len(), logit_rows);
             let (now, later) = rest.split_at(count);
             let batch = Batch::new(count, position);
             let logit_rows = if later.is_empty() { logit_rows } else { 0 };
@@ -199,25 +229,6 @@ impl Transformer {
             rest = later;
         }
         Ok(&self.work.logits[..logit_rows * self.model.shape.vocabulary])
-    }
-
-    fn check(&self, tokens: &[u32], position: u32, logit_rows: usize) -> Result<()> {
-        let shape = &self.model.shape;
-        if tokens.is_empty() {
-            return Err(Error::new(Code::InvalidArgument, "tokens"));
-        }
-        let unknown = |token: &&u32| usize::try_from(**token).is_ok_and(|t| t >= shape.vocabulary);
-        if let Some(token) = tokens.iter().find(unknown) {
-            return Err(Error::new(Code::InvalidArgument, "token").with(*token));
-        }
-        let end = u64::from(position).saturating_add(tokens.len() as u64);
-        if end > u64::from(shape.context_tokens) {
-            return Err(Error::new(Code::LimitExceeded, "context tokens").with(end));
-        }
-        if logit_rows > self.config.logit_rows_max.min(tokens.len()) {
-            return Err(Error::new(Code::InvalidArgument, "logit rows").with(logit_rows));
-        }
-        Ok(())
     }
 
     fn batch(

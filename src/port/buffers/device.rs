@@ -98,6 +98,9 @@ pub struct DeviceExclusive<'a> {
     hold: Hold,
 }
 
+// SAFETY: exclusive access to memory that any thread may use; given up from any thread, as a lease.
+unsafe impl Send for DeviceExclusive<'_> {}
+
 impl DeviceExclusive<'_> {
     /// As the accelerator names it.
     pub fn region(&self) -> DeviceRegion {

@@ -45,6 +45,10 @@ pub struct Kernel {
     name: &'static str,
 }
 
+// SAFETY: a kernel may be used from any thread, one at a time (OpenCL 3.0, appendix A.2); setting
+// arguments takes `&mut`.
+unsafe impl Send for Kernel {}
+
 impl Kernel {
     pub(super) fn new(
         api: &'static Api,

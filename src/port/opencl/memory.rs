@@ -202,17 +202,24 @@ impl Block {
 
     /// Enqueues a copy of this block's first bytes to another's; for measuring the memory.
     pub fn copy_to(&self, to: &mut Block, bytes: usize) -> Result<Event> {
-        self.check(0, bytes)?;
+        self.copy_part_to(0, to, bytes)
+    }
+
+    /// Enqueues a copy of the bytes from `offset` on to the start of another block.
+    pub fn copy_part_to(&self, offset: usize, to: &mut Block, bytes: usize) -> Result<Event> {
+        self.check(offset, bytes)?;
         to.check(0, bytes)?;
         let mut event = ptr::null_mut();
         match (&self.kind, &to.kind) {
             (Kind::Buffer(from), Kind::Buffer(to)) => {
-                let (from, to) = ((from.handle(), 0), (to.handle(), 0));
+                let (from, to) = ((from.handle(), offset), (to.handle(), 0));
                 self.queue.copy_buffer(from, to, bytes, &raw mut event)?;
             }
             (Kind::Shared(from, _), Kind::Shared(to, _)) => {
+                // SAFETY: inside the block (checked above).
+                let start = unsafe { from.start.add(offset) };
                 // SAFETY: both ranges were checked; blocks outlive the commands of their queue.
-                unsafe { self.queue.copy_svm(from.start, to.start, bytes, &raw mut event)? };
+                unsafe { self.queue.copy_svm(start, to.start, bytes, &raw mut event)? };
             }
             _ => return Err(Error::new(Code::InvalidArgument, "copy between memory modes")),
         }

@@ -1,0 +1,369 @@
+//! The kernels that a model needs, built once at open.
+//!
+//! Token counts are rounded up to a few classes so that few programs have to be built: the lanes
+//! beyond the last token hold old numbers, and nobody reads what comes of them.
+
+use super::Accelerator;
+use crate::error::{Code, Error, Result};
+use crate::infer::cpu::ComputeConfig;
+use crate::infer::model::{Model, Shape, Tensor};
+use crate::infer::names::Role;
+use crate::kernel::math::WeightType;
+use crate::kernel::opencl::{
+    ADD, ADD_BIAS, ATTENTION_COMBINE, ATTENTION_STREAM, ATTENTION_TILE, AttentionShape,
+    AttentionStream, AttentionTile, FEW_TOKENS_MAX, HALF, KV_STORE, MATMUL_FEW, MATMUL_MANY, Macro,
+    POOL, RMS_NORM, ROTARY, RmsNorm, STREAM_QUERIES_MAX, SUBGROUP, SWIGLU, Source, TO_HALF,
+    Weights, few_macro,
+};
+use crate::port::opencl::{
+    BuildLog, BuildOptions, Compiler, DeviceKind, Kernel, MemoryMode, Origin, Program,
+    ProgramCache, ProgramSource, Workarounds,
+};
+
+/// How kernels are built.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClOptions<'a> {
+    /// Where compiled programs are kept; without one every open compiles.
+    pub cache: Option<ProgramCache<'a>>,
+    /// Compiles in a child process, when there is a cache to pass the result through. Drivers with
+    /// [`Workarounds::BUILD_IN_CHILD`] ask for it.
+    pub compiler: Option<&'a Compiler<'a>>,
+    /// Whether queries and keys are multiplied in half precision; the device's choice where `None`.
+    pub half: Option<bool>,
+}
+
+/// What building came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClReport {
+    /// Programs in all.
+    pub programs: u32,
+    /// Of these, how many came out of the cache.
+    pub cached: u32,
+    /// How many could not be kept: the next open compiles them again.
+    pub not_kept: u32,
+    /// Kernels that need more registers than the device has, and the name of one of them. Always 0
+    /// on CPUs.
+    pub spilling: u32,
+    /// See `spilling`.
+    pub spilling_kernel: Option<&'static str>,
+    /// Whether queries and keys are multiplied in half precision.
+    pub is_half: bool,
+    /// Whether sums go through subgroup functions.
+    pub has_subgroups: bool,
+}
+
+/// Token counts that products of few tokens are built for.
+pub(super) const CLASSES: [usize; 4] = [1, 4, 8, 16];
+
+/// The smallest class for so many tokens; `None` for many tokens.
+pub(super) fn class_of(tokens: usize) -> Option<usize> {
+    CLASSES.into_iter().position(|class| tokens <= class)
+}
+
+/// Lanes that so many tokens take.
+pub(super) fn lanes(tokens: usize) -> usize {
+    class_of(tokens).map_or(tokens, |class| CLASSES[class])
+}
+
+/// The kernels' name of an encoding.
+pub(super) fn weights_of(tensor: &Tensor) -> Result<Weights> {
+    match tensor.kind {
+        WeightType::F32 => Ok(Weights::F32),
+        WeightType::F16 => Ok(Weights::F16),
+        WeightType::Q8_0 => Ok(Weights::Q8_0),
+        WeightType::Q4_0 => Ok(Weights::Q4_0),
+        WeightType::Q4_1 => Ok(Weights::Q4_1),
+        WeightType::Bf16 => Err(Error::new(Code::Unsupported, "BF16 weights on OpenCL")),
+        WeightType::Q4K => Err(Error::new(Code::Unsupported, "Q4_K weights on OpenCL")),
+        WeightType::Q6K => Err(Error::new(Code::Unsupported, "Q6_K weights on OpenCL")),
+    }
+}
+
+/// Matrix products of one encoding.
+#[derive(Default)]
+pub(super) struct Products {
+    pub(super) few: [Option<Kernel>; CLASSES.len()],
+    pub(super) many: Option<Kernel>,
+}
+
+/// Attention over a table.
+pub(super) struct Attention {
+    /// One query.
+    pub(super) one: (Kernel, AttentionStream),
+    /// Up to [`STREAM_QUERIES_MAX`].
+    pub(super) few: Option<(Kernel, AttentionStream)>,
+    /// More.
+    pub(super) many: Option<(Kernel, AttentionTile)>,
+    pub(super) combine: Kernel,
+    pub(super) kv_store: Kernel,
+    /// Queries for half arithmetic.
+    pub(super) to_half: Option<Kernel>,
+}
+
+/// All kernels of a model.
+pub(super) struct Programs {
+    pub(super) products: [Products; Weights::ALL.len()],
+    pub(super) attention: Attention,
+    pub(super) norm: (Kernel, RmsNorm),
+    pub(super) head_norm: Option<(Kernel, RmsNorm)>,
+    pub(super) rotary: Kernel,
+    pub(super) swiglu: Kernel,
+    pub(super) add: Kernel,
+    pub(super) add_bias: Option<Kernel>,
+    pub(super) report: ClReport,
+}
+
+const MATRICES: [Role; 7] =
+    [Role::Q, Role::K, Role::V, Role::AttnOutput, Role::Gate, Role::Up, Role::Down];
+
+/// Tensors start where kernels load their widest vectors.
+const TENSOR_ALIGN: usize = 32;
+
+/// Refuses a model that the kernels do not compute.
+pub(super) fn check(model: &Model) -> Result<()> {
+    for layer in model.layers {
+        for role in MATRICES {
+            check_matrix(layer.tensor(role))?;
+        }
+    }
+    check_matrix(&model.head.output)?;
+    let small = model.layers.iter().flat_map(|layer| layer.tensors()).chain([&model.head.norm]);
+    match small.map(|tensor| tensor.offset).find(|offset| !offset.is_multiple_of(4)) {
+        Some(offset) => Err(Error::new(Code::Unsupported, "tensor alignment").with(offset)),
+        None => Ok(()),
+    }
+}
+
+fn check_matrix(tensor: &Tensor) -> Result<()> {
+    weights_of(tensor)?;
+    if !tensor.cols.is_multiple_of(8) {
+        return Err(Error::new(Code::Unsupported, "columns on OpenCL").with(tensor.cols));
+    }
+    if !tensor.offset.is_multiple_of(TENSOR_ALIGN) {
+        return Err(Error::new(Code::Unsupported, "tensor alignment").with(tensor.offset));
+    }
+    Ok(())
+}
+
+/// What attention works on, for so many queries.
+pub(super) fn attention_shape(shape: &Shape, queries: usize) -> AttentionShape {
+    AttentionShape {
+        heads: number(shape.heads),
+        kv_heads: shape.kv_heads.into(),
+        head_dim: shape.head_dim.into(),
+        queries: number(queries),
+    }
+}
+
+/// Dimensions of a model and batches are far below.
+pub(super) fn number(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+const NO_SHAPE: Error = Error::new(Code::Unsupported, "shape of attention on OpenCL");
+
+impl Programs {
+    pub(super) fn build(
+        accelerator: &Accelerator,
+        model: &Model,
+        config: &ComputeConfig,
+        options: &ClOptions<'_>,
+        log: &mut BuildLog<'_>,
+    ) -> Result<Programs> {
+        check(model)?;
+        let mut builder = Builder::new(accelerator, options, log);
+        let shape = &model.shape;
+        let head_norm = RmsNorm::new(shape.head_dim.into());
+        let has_bias = |role: Role| model.layers.iter().any(|l| l.optional(role).is_some());
+        let any_bias = Role::ALL.into_iter().filter(|role| role.is_bias()).any(has_bias);
+        Ok(Programs {
+            products: builder.products(model, config)?,
+            attention: builder.attention(shape, config)?,
+            norm: builder.norm(RmsNorm::new(shape.hidden))?,
+            head_norm: match shape.architecture.has_head_norms() {
+                true => Some(builder.norm(head_norm)?),
+                false => None,
+            },
+            rotary: builder.kernel(ROTARY, &[])?,
+            swiglu: builder.kernel(SWIGLU, &[])?,
+            add: builder.kernel(ADD, &[])?,
+            add_bias: if any_bias { Some(builder.kernel(ADD_BIAS, &[])?) } else { None },
+            report: builder.report,
+        })
+    }
+}
+
+struct Builder<'a, 'l, 't> {
+    accelerator: &'a Accelerator,
+    options: &'a ClOptions<'a>,
+    log: &'l mut BuildLog<'t>,
+    report: ClReport,
+}
+
+impl<'a, 'l, 't> Builder<'a, 'l, 't> {
+    fn new(
+        accelerator: &'a Accelerator,
+        options: &'a ClOptions<'a>,
+        log: &'l mut BuildLog<'t>,
+    ) -> Self {
+        let device = accelerator.device();
+        let reduces = !device.workarounds.contains(Workarounds::NO_SUBGROUP_REDUCE);
+        let report = ClReport {
+            is_half: options.half.unwrap_or(device.fp16),
+            has_subgroups: device.subgroups && reduces,
+            ..ClReport::default()
+        };
+        Builder { accelerator, options, log, report }
+    }
+
+    fn products(
+        &mut self,
+        model: &Model,
+        config: &ComputeConfig,
+    ) -> Result<[Products; Weights::ALL.len()]> {
+        let mut products: [Products; Weights::ALL.len()] = Default::default();
+        for weights in Weights::ALL {
+            let is_it = |tensor: &Tensor| weights_of(tensor) == Ok(weights);
+            let in_layers = model
+                .layers
+                .iter()
+                .any(|layer| MATRICES.into_iter().any(|role| is_it(layer.tensor(role))));
+            let batch = if in_layers { config.batch_tokens_max } else { 0 };
+            let rows = if is_it(&model.head.output) { config.logit_rows_max } else { 0 };
+            let tokens_max = batch.max(rows);
+            let built = &mut products[weights as usize];
+            let mut below = 0;
+            for (kernel, class) in built.few.iter_mut().zip(CLASSES) {
+                if tokens_max > below {
+                    let macros = [weights.format(), few_macro(number(class))];
+                    *kernel = Some(self.kernel(MATMUL_FEW, &macros)?);
+                }
+                below = class;
+            }
+            if tokens_max > below {
+                built.many = Some(self.kernel(MATMUL_MANY, &[weights.format()])?);
+            }
+        }
+        Ok(products)
+    }
+
+    fn attention(&mut self, shape: &Shape, config: &ComputeConfig) -> Result<Attention> {
+        const { assert!(STREAM_QUERIES_MAX == FEW_TOKENS_MAX) };
+        let local_bytes = self.accelerator.device().local_bytes;
+        let most = usize::try_from(STREAM_QUERIES_MAX).unwrap_or(usize::MAX);
+        let mut stream = |queries: usize| {
+            let sizes = AttentionStream::new(attention_shape(shape, queries), local_bytes);
+            let sizes = sizes.ok_or(NO_SHAPE)?;
+            Ok::<_, Error>((self.kernel(ATTENTION_STREAM, &sizes.macros())?, sizes))
+        };
+        let one = stream(1)?;
+        let few = match config.batch_tokens_max {
+            1 => None,
+            tokens => Some(stream(tokens.min(most))?),
+        };
+        let many = match config.batch_tokens_max {
+            tokens if tokens <= most => None,
+            tokens => {
+                let sizes = AttentionTile::new(attention_shape(shape, tokens), local_bytes);
+                let sizes = sizes.ok_or(NO_SHAPE)?;
+                Some((self.kernel(ATTENTION_TILE, &sizes.macros())?, sizes))
+            }
+        };
+        let head_dim = one.1.macros()[0];
+        Ok(Attention {
+            one,
+            few,
+            many,
+            combine: self.kernel(ATTENTION_COMBINE, &[head_dim])?,
+            kv_store: self.kernel(KV_STORE, &[head_dim])?,
+            to_half: match self.report.is_half {
+                true => Some(self.kernel(TO_HALF, &[])?),
+                false => None,
+            },
+        })
+    }
+
+    fn norm(&mut self, sizes: RmsNorm) -> Result<(Kernel, RmsNorm)> {
+        Ok((self.kernel(RMS_NORM, &sizes.macros())?, sizes))
+    }
+
+    fn options(&self, macros: &[Macro]) -> Result<BuildOptions> {
+        let device = self.accelerator.device();
+        let mut options = BuildOptions::for_device(device)?.with("-cl-mad-enable")?;
+        for (name, value) in macros {
+            options = options.define(name, value)?;
+        }
+        let flags = [
+            (HALF, self.report.is_half),
+            (SUBGROUP, self.report.has_subgroups),
+            (POOL, self.accelerator.mode == MemoryMode::Buffers),
+        ];
+        for (name, _) in flags.iter().filter(|(_, is_set)| *is_set) {
+            options = options.define(name, 1)?;
+        }
+        Ok(options)
+    }
+
+    fn kernel(&mut self, source: Source, macros: &[Macro]) -> Result<Kernel> {
+        let options = self.options(macros)?;
+        let (context, queue) = (&self.accelerator.context, &self.accelerator.queue);
+        self.report.programs += 1;
+        let program = match &self.options.cache {
+            None => Program::build_patiently(context, queue, source.pieces, &options, self.log)?,
+            Some(cache) => {
+                let source = ProgramSource { sources: source.pieces, options: &options };
+                let compiler = self.options.compiler;
+                let ready = cache.program(context, queue, &source, compiler, self.log)?;
+                self.report.cached += u32::from(ready.origin == Origin::Cache);
+                self.report.not_kept += u32::from(ready.kept.is_err());
+                ready.program
+            }
+        };
+        let kernel = program.kernel(source.name)?;
+        if self.accelerator.device().kind != DeviceKind::Cpu && kernel.info()?.private_bytes > 0 {
+            self.report.spilling += 1;
+            self.report.spilling_kernel = Some(kernel.name());
+        }
+        Ok(kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodings_without_a_kernel_are_refused_by_name() {
+        for kind in WeightType::ALL {
+            let tensor = Tensor { offset: 0, bytes: 0, kind, rows: 1, cols: 256 };
+            match weights_of(&tensor) {
+                Ok(weights) => assert_eq!(std::format!("{weights:?}"), kind.name()),
+                Err(error) => {
+                    assert_eq!(error.code, Code::Unsupported);
+                    assert!(error.what.starts_with(kind.name()), "{}", error.what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_that_wide_loads_would_misread_are_refused() {
+        let kind = WeightType::F16;
+        let matrix = |offset, cols| {
+            let tensor = Tensor { offset, bytes: 0, kind, rows: 1, cols };
+            check_matrix(&tensor).map_err(|error| error.what)
+        };
+        assert_eq!(matrix(64, 8), Ok(()));
+        assert_eq!(matrix(64, 12), Err("columns on OpenCL"));
+        assert_eq!(matrix(16, 8), Err("tensor alignment"));
+    }
+
+    #[test]
+    fn every_count_of_tokens_fits_its_lanes() {
+        for tokens in 1..=256 {
+            assert!(lanes(tokens) >= tokens);
+            assert_eq!(class_of(tokens).is_some(), tokens <= 16);
+        }
+        assert_eq!([1, 2, 5, 9, 17].map(lanes), [1, 4, 8, 16, 17]);
+    }
+}

@@ -1,0 +1,13 @@
+//! The transformer on an OpenCL device: the oracles' tokens, the CPU's probabilities, and the same
+//! answers from every level of eviction, in every mode of memory.
+//!
+//! Runs on PoCL unless MZ_TEST_OPENCL_DEVICE names another device.
+
+#[path = "../models/mod.rs"]
+mod models;
+
+mod cycles;
+mod device;
+mod failures;
+mod levels;
+mod oracles;

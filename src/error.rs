@@ -52,6 +52,15 @@ pub enum Code {
     Cancelled = 50,
     /// The deadline passed first.
     DeadlinePassed = 51,
+
+    /// There is no accelerator library, or no device that fits: use the CPU, or name another.
+    NoDevice = 60,
+    /// The accelerator's driver refused or failed; `value` is its own error.
+    DeviceFailed = 61,
+    /// The driver's compiler failed; the build log says why.
+    BuildFailed = 62,
+    /// The accelerator was lost while it computed: close everything on it and open it again.
+    DeviceLost = 63,
 }
 
 impl Code {
@@ -105,6 +114,10 @@ impl Code {
             Code::Mismatch => "belongs to another model or configuration",
             Code::Cancelled => "cancelled",
             Code::DeadlinePassed => "deadline passed",
+            Code::NoDevice => "no such accelerator",
+            Code::DeviceFailed => "accelerator's driver failed",
+            Code::BuildFailed => "accelerator's compiler failed",
+            Code::DeviceLost => "accelerator was lost",
         }
     }
 }

@@ -3,8 +3,8 @@
 //! `portable` is the oracle of all others: each entry gives its result to the bit, so that a chunk
 //! packed on one machine unpacks alike on every other. `typed` holds the entries, which check
 //! lengths; only then is anything unsafe called. `cpu` says what the machine can do. `x86_64` and
-//! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. There is no global state:
-//! two handles may use different tables.
+//! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. `opencl` holds what runs
+//! on accelerators. There is no global state: two handles may use different tables.
 //!
 //! Rounding is to nearest with ties to even, and subnormals are not flushed: the floating-point
 //! control word must be as the system sets it up.
@@ -35,6 +35,8 @@ pub use typed::{Crc32c, F16ToF32, F32ToF16, Q8_GROUP, Q8Pack, Q8Unpack};
 
 #[cfg(feature = "infer")]
 pub mod math;
+#[cfg(feature = "opencl")]
+pub mod opencl;
 
 /// The chosen functions.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! The outside world behind traits: storage, shared buffers, clock, waiting, threads.
 //!
 //! The library calls nothing of the operating system except through these. `linux` (feature
-//! `host`) holds the real bodies; the simulator and firmware bring others. [`buffers`] owns the
+//! `host`) holds the real bodies, `opencl` (feature of the same name) what concerns accelerators;
+//! the simulator and firmware bring others. [`buffers`] owns the
 //! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
 //! handle's lock. [`parallel`] shares mutable work out to a team.
 //!
@@ -14,6 +15,8 @@ pub mod heap;
 #[cfg(feature = "host")]
 pub mod linux;
 pub mod lock;
+#[cfg(feature = "opencl")]
+pub mod opencl;
 pub mod parallel;
 
 use crate::error::Result;

@@ -1,0 +1,359 @@
+//! The kernels in OpenCL C: their sources, the macros they are built with and how they are launched.
+//!
+//! Invariant: macros and work-group sizes of one kernel come from the same value here, since a
+//! kernel whose macros disagree with its launch computes nonsense. What each argument is stands at
+//! the top of the kernel's file. Nothing here calls OpenCL.
+
+use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX, HEAD_DIM_MAX, HEAD_DIM_MIN};
+use core::ffi::CStr;
+
+/// One entry point and the text it is built from: each piece after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// Name of the entry point.
+    pub name: &'static CStr,
+    /// Pieces of source.
+    pub pieces: &'static [&'static str],
+}
+
+const COMMON: &str = include_str!("../../kernels/common.cl");
+const WEIGHTS: &str = include_str!("../../kernels/weights.cl");
+
+macro_rules! source {
+    ($name:literal, $($piece:expr),+) => {
+        Source { name: $name, pieces: &[COMMON, $($piece),+] }
+    };
+}
+
+/// Attention of a few queries, one split of the chunks a work-group.
+pub const ATTENTION_STREAM: Source =
+    source!(c"mz_attention_stream", include_str!("../../kernels/attention_stream.cl"));
+/// Adds the splits up.
+pub const ATTENTION_COMBINE: Source =
+    source!(c"mz_attention_combine", include_str!("../../kernels/attention_combine.cl"));
+/// Attention of many queries.
+pub const ATTENTION_TILE: Source =
+    source!(c"mz_attention_tile", include_str!("../../kernels/attention_tile.cl"));
+/// Matrix product for up to [`FEW_TOKENS_MAX`] tokens.
+pub const MATMUL_FEW: Source =
+    source!(c"mz_matmul_few", WEIGHTS, include_str!("../../kernels/matmul_few.cl"));
+/// Matrix product for any number of tokens.
+pub const MATMUL_MANY: Source =
+    source!(c"mz_matmul_many", WEIGHTS, include_str!("../../kernels/matmul_many.cl"));
+/// RMS norm of rows.
+pub const RMS_NORM: Source = source!(c"mz_rms_norm", include_str!("../../kernels/rms_norm.cl"));
+/// Rotary embedding, and a scale.
+pub const ROTARY: Source = source!(c"mz_rotary", include_str!("../../kernels/rotary.cl"));
+/// New keys and values into chunks.
+pub const KV_STORE: Source = source!(c"mz_kv_store", include_str!("../../kernels/kv_store.cl"));
+/// Single to half precision.
+pub const TO_HALF: Source = source!(c"mz_to_half", include_str!("../../kernels/to_half.cl"));
+/// Gated activation.
+pub const SWIGLU: Source = source!(c"mz_swiglu", include_str!("../../kernels/swiglu.cl"));
+/// Sum of two vectors.
+pub const ADD: Source = source!(c"mz_add", include_str!("../../kernels/add.cl"));
+/// Sum of a bias and each row.
+pub const ADD_BIAS: Source = source!(c"mz_add_bias", include_str!("../../kernels/add_bias.cl"));
+/// Index of each row's largest value; all ones where a row has only NaN.
+pub const ARGMAX: Source = source!(c"mz_argmax", include_str!("../../kernels/argmax.cl"));
+
+/// All of them.
+pub const SOURCES: [Source; 13] = [
+    ATTENTION_STREAM,
+    ATTENTION_COMBINE,
+    ATTENTION_TILE,
+    MATMUL_FEW,
+    MATMUL_MANY,
+    RMS_NORM,
+    ROTARY,
+    KV_STORE,
+    TO_HALF,
+    SWIGLU,
+    ADD,
+    ADD_BIAS,
+    ARGMAX,
+];
+
+/// Defined where queries and keys are multiplied in half precision; queries then arrive as halves.
+pub const HALF: &str = "MZ_HALF";
+/// Defined where tables hold offsets into one buffer, the last argument of kernels with a table.
+pub const POOL: &str = "MZ_POOL";
+/// Defined where subgroup functions may be used.
+pub const SUBGROUP: &str = "MZ_SUBGROUP";
+
+/// One chunk of a layer, as kernels read it: a table is an array of these in the order of chunks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableEntry {
+    /// Shared address, or offset into the pool; a multiple of 16.
+    pub address: u64,
+    /// How the chunk is encoded.
+    pub kind: u32,
+    /// Tokens that it holds.
+    pub tokens: u32,
+}
+
+impl TableEntry {
+    const KIND_F16: u32 = 1;
+
+    /// Halves: `[K block, V block]`, each `[kv_head][CHUNK_TOKENS][head_dim]`.
+    pub const fn f16(address: u64, tokens: u32) -> Self {
+        TableEntry { address, kind: TableEntry::KIND_F16, tokens }
+    }
+
+    /// As it lies in device memory.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.address.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.kind.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.tokens.to_ne_bytes());
+        bytes
+    }
+}
+
+const _: () = assert!(size_of::<TableEntry>() == 16);
+// As in common.cl.
+const _: () = assert!(CHUNK_TOKENS == 256);
+// As in attention_combine.cl.
+const _: () = assert!(CHUNKS_PER_LAYER_MAX <= 1024);
+
+/// A macro and its value.
+pub type Macro = (&'static str, u32);
+
+/// How many work-groups run, and their size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Work-groups in each dimension.
+    pub groups: [usize; 3],
+    /// Work-items of one.
+    pub local: [usize; 3],
+}
+
+impl Launch {
+    fn new(first: usize, second: usize, width: usize) -> Self {
+        Launch { groups: [first, second, 1], local: [width, 1, 1] }
+    }
+}
+
+/// What attention works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Values of a head.
+    pub head_dim: u32,
+    /// Queries at once.
+    pub queries: u32,
+}
+
+impl AttentionShape {
+    /// Whether kernels can be built for it.
+    pub fn is_supported(&self) -> bool {
+        let dims = u32::from(HEAD_DIM_MIN)..=u32::from(HEAD_DIM_MAX);
+        let heads = self.kv_heads > 0 && self.heads > 0 && self.heads.is_multiple_of(self.kv_heads);
+        heads && self.queries > 0 && dims.contains(&self.head_dim) && self.head_dim % 8 == 0
+    }
+
+    /// Rows of one key head: queries times the query heads that share it.
+    fn rows(&self) -> u32 {
+        self.queries * (self.heads / self.kv_heads)
+    }
+
+    /// Rows of all heads: those of scratch and outputs.
+    pub fn rows_all(&self) -> u32 {
+        self.queries * self.heads
+    }
+}
+
+/// More queries than this are better served by [`AttentionTile`].
+pub const STREAM_QUERIES_MAX: u32 = 16;
+
+/// Sizes of [`ATTENTION_STREAM`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionStream {
+    shape: AttentionShape,
+    rows: u32,
+    width: u32,
+}
+
+impl AttentionStream {
+    const WIDTH: u32 = 64;
+    const ROWS_MAX: u32 = 16;
+
+    /// As many rows a work-group as registers and `local_bytes` of local memory allow. `None` for a
+    /// shape that is not supported, or too little local memory for any.
+    pub fn new(shape: AttentionShape, local_bytes: u64) -> Option<Self> {
+        if !shape.is_supported() {
+            return None;
+        }
+        let mut rows = match shape.rows() {
+            rows @ 1..=3 => rows,
+            rows => rows.next_multiple_of(4).min(Self::ROWS_MAX),
+        };
+        let build = |rows| AttentionStream { shape, rows, width: Self::WIDTH };
+        while build(rows).local_bytes() > local_bytes {
+            rows = match rows {
+                1 => return None,
+                2 | 3 => 1,
+                4 => 2,
+                _ => rows - 4,
+            };
+        }
+        Some(build(rows))
+    }
+
+    /// Local memory of a work-group, at most.
+    pub fn local_bytes(&self) -> u64 {
+        let queries = self.rows * self.shape.head_dim * 4;
+        let p = self.rows * u32::from(CHUNK_TOKENS) * 4;
+        let rows = 3 * 4 * self.rows;
+        // Shares of a reduction, and padding to the largest alignment.
+        u64::from(queries + p + rows + self.width * 4 + 128)
+    }
+
+    /// Macros.
+    pub fn macros(&self) -> [Macro; 3] {
+        [("MZ_HEAD_DIM", self.shape.head_dim), ("MZ_ROWS", self.rows), ("MZ_WIDTH", self.width)]
+    }
+
+    fn blocks(&self) -> u32 {
+        self.shape.rows().div_ceil(self.rows)
+    }
+
+    /// Chunks of a split, so that `chunks` chunks make about `groups` work-groups.
+    pub fn split_chunks(&self, chunks: u32, groups: u32) -> u32 {
+        let splits = (groups / (self.shape.kv_heads * self.blocks())).clamp(1, chunks.max(1));
+        chunks.div_ceil(splits).max(1)
+    }
+
+    /// For `splits` splits.
+    pub fn launch(&self, splits: u32) -> Launch {
+        let groups = splits as usize * self.blocks() as usize;
+        Launch::new(groups, self.shape.kv_heads as usize, self.width as usize)
+    }
+
+    /// Values of scratch for partial outputs, and pairs of state.
+    pub fn scratch(&self, splits: u32) -> (usize, usize) {
+        let rows = splits as usize * self.shape.rows_all() as usize;
+        (rows * self.shape.head_dim as usize, rows)
+    }
+
+    /// Of [`ATTENTION_COMBINE`], whose one macro is the first of [`AttentionStream::macros`].
+    pub fn combine_launch(&self) -> Launch {
+        Launch::new(self.shape.rows_all() as usize, 1, 256)
+    }
+}
+
+/// Sizes of [`ATTENTION_TILE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionTile {
+    shape: AttentionShape,
+    rows: u32,
+}
+
+impl AttentionTile {
+    /// `None` for a shape that is not supported, or too little local memory.
+    pub fn new(shape: AttentionShape, local_bytes: u64) -> Option<Self> {
+        let fits = |rows: &u32| AttentionTile { shape, rows: *rows }.local_bytes() <= local_bytes;
+        let rows = [32, 16].into_iter().find(fits)?;
+        shape.is_supported().then_some(AttentionTile { shape, rows })
+    }
+
+    /// Local memory of a work-group, at most.
+    pub fn local_bytes(&self) -> u64 {
+        const KEYS: u32 = 32;
+        let queries = self.rows * self.shape.head_dim * 4;
+        let tile = KEYS * (self.shape.head_dim / 8 + 1) * 16;
+        let p = KEYS * self.rows * 4;
+        // Lanes of a reduction, three numbers a row, padding.
+        u64::from(queries + tile + p + self.rows * (16 + 3) * 4 + 128)
+    }
+
+    /// Macros.
+    pub fn macros(&self) -> [Macro; 2] {
+        [("MZ_HEAD_DIM", self.shape.head_dim), ("MZ_ROWS", self.rows)]
+    }
+
+    /// For all queries.
+    pub fn launch(&self) -> Launch {
+        let blocks = self.shape.rows().div_ceil(self.rows);
+        Launch::new(blocks as usize, self.shape.kv_heads as usize, 4 * self.rows as usize)
+    }
+}
+
+/// Encodings of weights that the products read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// IEEE single.
+    F32,
+    /// IEEE half.
+    F16,
+    /// 8-bit codes and a scale.
+    Q8_0,
+    /// 4-bit codes and a scale.
+    Q4_0,
+    /// 4-bit codes, a scale and a minimum.
+    Q4_1,
+}
+
+impl Weights {
+    /// All of them, in the order of the numbers in weights.cl.
+    pub const ALL: [Weights; 5] =
+        [Weights::F32, Weights::F16, Weights::Q8_0, Weights::Q4_0, Weights::Q4_1];
+
+    /// The macro that chooses it.
+    pub const fn format(self) -> Macro {
+        ("MZ_WEIGHTS", self as u32)
+    }
+}
+
+/// Most tokens of [`MATMUL_FEW`].
+pub const FEW_TOKENS_MAX: u32 = 16;
+
+/// The macro of [`MATMUL_FEW`] for so many tokens, besides the weights' format.
+pub const fn few_macro(tokens: u32) -> Macro {
+    ("MZ_TOKENS", tokens)
+}
+
+/// Of [`MATMUL_FEW`].
+pub fn few_launch(rows: usize) -> Launch {
+    Launch::new(rows.div_ceil(16), 1, 64)
+}
+
+/// Of [`MATMUL_MANY`].
+pub fn many_launch(rows: usize, tokens: usize) -> Launch {
+    Launch::new(rows.div_ceil(64), tokens.div_ceil(32), 128)
+}
+
+/// Sizes of [`RMS_NORM`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmsNorm {
+    width: u32,
+}
+
+impl RmsNorm {
+    /// For rows of so many values.
+    pub const fn new(values: usize) -> Self {
+        RmsNorm { width: if values <= HEAD_DIM_MAX as usize { 64 } else { 256 } }
+    }
+
+    /// The macro.
+    pub const fn macros(&self) -> [Macro; 1] {
+        [("MZ_WIDTH", self.width)]
+    }
+
+    /// For so many rows.
+    pub fn launch(&self, rows: usize) -> Launch {
+        Launch::new(rows, 1, self.width as usize)
+    }
+}
+
+/// Of [`ARGMAX`].
+pub fn argmax_launch(rows: usize) -> Launch {
+    Launch::new(rows, 1, 256)
+}
+
+#[cfg(test)]
+mod tests;

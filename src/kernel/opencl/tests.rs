@@ -1,0 +1,90 @@
+use super::*;
+use std::format;
+
+fn shape(heads: u32, kv_heads: u32, head_dim: u32, queries: u32) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, queries }
+}
+
+/// The value of `#define NAME value` in a piece of source.
+fn defined(source: Source, name: &str) -> Option<u32> {
+    let text = source.pieces.last()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")))?;
+    line.parse().ok()
+}
+
+#[test]
+fn every_source_defines_its_entry_point_and_describes_it() {
+    for source in SOURCES {
+        let name = source.name.to_str().unwrap();
+        let text = source.pieces.last().unwrap();
+        assert!(text.contains(&format!("void {name}(")), "{name}");
+        assert!(text.contains(&format!("\n// {name}\n")), "{name}");
+    }
+}
+
+#[test]
+fn launches_agree_with_the_sources() {
+    let item = |launch: Launch| u32::try_from(launch.local[0]).ok();
+    assert_eq!(defined(MATMUL_FEW, "FEW_WIDTH"), item(few_launch(1)));
+    assert_eq!(defined(MATMUL_MANY, "MANY_ROWS"), Some(64));
+    assert_eq!(defined(MATMUL_MANY, "MANY_TOKENS"), Some(32));
+    assert_eq!(item(many_launch(1, 1)), Some(64 / 4 * (32 / 4)));
+    assert_eq!(defined(ARGMAX, "ARGMAX_WIDTH"), item(argmax_launch(1)));
+    let stream = AttentionStream::new(shape(16, 8, 128, 8), 1 << 16).unwrap();
+    assert_eq!(defined(ATTENTION_COMBINE, "COMBINE_WIDTH"), item(stream.combine_launch()));
+    assert_eq!(defined(ATTENTION_TILE, "KEYS"), Some(32));
+    assert_eq!(defined(ATTENTION_TILE, "ACROSS"), Some(16));
+    let formats = ["F32", "F16", "Q8_0", "Q4_0", "Q4_1"];
+    for (weights, name) in Weights::ALL.into_iter().zip(formats) {
+        let line = format!("#define WEIGHTS_{name} {}\n", weights.format().1);
+        assert!(WEIGHTS.contains(&line), "{line}");
+    }
+}
+
+#[test]
+fn rows_follow_the_shape_and_the_local_memory() {
+    let rows = |heads, kv_heads, head_dim, queries, local_bytes| {
+        let build = AttentionStream::new(shape(heads, kv_heads, head_dim, queries), local_bytes);
+        build.map(|build| build.macros()[1].1)
+    };
+    assert_eq!(rows(16, 8, 128, 8, 1 << 16), Some(16));
+    assert_eq!(rows(16, 8, 128, 1, 1 << 16), Some(2));
+    assert_eq!(rows(9, 3, 64, 1, 1 << 16), Some(3));
+    assert_eq!(rows(10, 2, 64, 1, 1 << 16), Some(8));
+    assert_eq!(rows(32, 8, 64, 8, 1 << 16), Some(16));
+    assert_eq!(rows(16, 8, 256, 8, 1 << 15), Some(12));
+    assert_eq!(rows(16, 8, 128, 8, 8000), Some(4));
+    assert_eq!(rows(16, 8, 128, 8, 5000), Some(2));
+    assert_eq!(rows(16, 8, 128, 8, 1000), None);
+    assert_eq!(rows(16, 3, 128, 8, 1 << 16), None);
+    assert_eq!(rows(16, 8, 100, 8, 1 << 16), None);
+    assert_eq!(rows(16, 8, 264, 8, 1 << 16), None);
+}
+
+#[test]
+fn splits_cover_all_chunks_and_make_about_as_many_groups_as_asked_for() {
+    let stream = AttentionStream::new(shape(16, 8, 128, 8), 1 << 16).unwrap();
+    assert_eq!(stream.split_chunks(128, 1056), 1);
+    assert_eq!(stream.split_chunks(128, 512), 2);
+    assert_eq!(stream.split_chunks(128, 1), 128);
+    assert_eq!(stream.split_chunks(1, 1056), 1);
+    for chunks in 1..=130 {
+        for groups in [1, 16, 100, 1000] {
+            let each = stream.split_chunks(chunks, groups);
+            assert!(each >= 1);
+            assert!(chunks.div_ceil(each) * 8 <= groups.max(8));
+        }
+    }
+    assert_eq!(stream.launch(3), Launch { groups: [3, 8, 1], local: [64, 1, 1] });
+    assert_eq!(stream.scratch(3), (3 * 128 * 128, 3 * 128));
+}
+
+#[test]
+fn a_table_entry_lies_as_the_kernels_read_it() {
+    let bytes = TableEntry::f16(0x0102_0304_0506_0708, 9).to_bytes();
+    assert_eq!(bytes[..8], 0x0102_0304_0506_0708u64.to_ne_bytes());
+    assert_eq!(bytes[8..12], 1u32.to_ne_bytes());
+    assert_eq!(bytes[12..], 9u32.to_ne_bytes());
+    assert!(COMMON.contains("#define KIND_F16 1\n"));
+    assert!(COMMON.contains("    ulong address;\n    uint kind;\n    uint tokens;\n"));
+}

@@ -1,0 +1,308 @@
+//! Memory that kernels take: which kind a device offers, and one block of it.
+//!
+//! Three modes stand behind one interface. *Fine*: host and device share the memory at any time.
+//! *Coarse*: they take turns, and mapping hands it over. *Buffers*: the device has its own memory,
+//! and bytes are copied. Invariant: a block's memory stays until the block is dropped and every
+//! command of the queue that was used with it has run.
+
+use super::api::*;
+use super::context::{Context, Object};
+use super::device::{DeviceInfo, SvmCaps};
+use super::queue::{Event, Queue};
+use crate::error::{Code, Error, Result};
+use crate::limits::IO_ALIGN;
+use core::ptr::{self, NonNull};
+
+/// How host and device come to the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryMode {
+    /// Fine-grain shared memory: both touch it at any time.
+    Fine,
+    /// Coarse-grain shared memory: the host maps it first.
+    Coarse,
+    /// Buffers of the device; kernels find chunks by offset.
+    Buffers,
+}
+
+impl MemoryMode {
+    /// The best mode of a device.
+    pub fn best(device: &DeviceInfo) -> MemoryMode {
+        match device.svm {
+            svm if svm.contains(SvmCaps::FINE) => MemoryMode::Fine,
+            svm if svm.contains(SvmCaps::COARSE) => MemoryMode::Coarse,
+            _ => MemoryMode::Buffers,
+        }
+    }
+
+    /// Whether a device has it.
+    pub fn is_offered(self, device: &DeviceInfo) -> bool {
+        match self {
+            MemoryMode::Fine => device.svm.contains(SvmCaps::FINE),
+            MemoryMode::Coarse => device.svm.intersects(SvmCaps::FINE | SvmCaps::COARSE),
+            MemoryMode::Buffers => true,
+        }
+    }
+
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MemoryMode::Fine => "fine-grain shared memory",
+            MemoryMode::Coarse => "coarse-grain shared memory",
+            MemoryMode::Buffers => "device buffers",
+        }
+    }
+}
+
+/// Memory as a kernel's argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceMemory {
+    /// The address of shared memory.
+    Shared(usize),
+    /// A buffer, from its start.
+    Buffer(BufferHandle),
+}
+
+/// Names a buffer while its owner is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferHandle(Handle);
+
+// SAFETY: the handle may be used from any thread (OpenCL 3.0, appendix A.2).
+unsafe impl Send for BufferHandle {}
+// SAFETY: as above.
+unsafe impl Sync for BufferHandle {}
+
+impl BufferHandle {
+    pub(super) fn handle(self) -> Handle {
+        self.0
+    }
+}
+
+/// Shared memory, aligned for direct reads, freed when dropped.
+pub(super) struct Shared {
+    api: &'static Api,
+    context: Context,
+    /// What the driver gave; it need not be aligned.
+    raw: NonNull<u8>,
+    pub(super) start: NonNull<u8>,
+}
+
+// SAFETY: shared memory may be freed and used from any thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above; the methods only read the addresses.
+unsafe impl Sync for Shared {}
+
+const ALLOC: &str = "clSVMAlloc";
+
+impl Shared {
+    /// Not zeroed. Drivers refuse large alignments, or round up to a power of two, so a little more
+    /// is asked for and the start rounded up.
+    pub(super) fn new(context: &Context, fine: bool, bytes: usize) -> Result<Shared> {
+        let api = context.api;
+        let alloc = api.svm_alloc.ok_or(Error::new(Code::Unsupported, ALLOC))?;
+        let none = Error::new(Code::OutOfMemory, ALLOC).with(bytes);
+        let padded = bytes.checked_add(IO_ALIGN).ok_or(none)?;
+        if u64::try_from(padded).is_ok_and(|size| size > context.device().alloc_bytes_max) {
+            return Err(Error::new(Code::LimitExceeded, ALLOC).with(bytes));
+        }
+        let flags = MEM_READ_WRITE | if fine { MEM_SVM_FINE_GRAIN_BUFFER } else { 0 };
+        // SAFETY: the context is alive; the driver checks the rest.
+        let raw = unsafe { alloc(context.object.handle(), flags, padded, 0) };
+        let raw = NonNull::new(raw.cast::<u8>()).ok_or(none)?;
+        let skip = raw.align_offset(IO_ALIGN);
+        assert!(skip < IO_ALIGN);
+        // SAFETY: `skip` is below the padding.
+        let start = unsafe { raw.add(skip) };
+        Ok(Shared { api, context: context.share()?, raw, start })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(free) = self.api.svm_free {
+            // SAFETY: the driver gave `raw` for this context; whoever drops this has made sure that
+            // no command uses it any more.
+            unsafe { free(self.context.object.handle(), self.raw.as_ptr().cast()) };
+        }
+    }
+}
+
+enum Kind {
+    Shared(Shared, MemoryMode),
+    Buffer(Object),
+}
+
+/// One piece of device memory: tables, activations, results.
+pub struct Block {
+    kind: Kind,
+    bytes: usize,
+    queue: Queue,
+}
+
+impl Block {
+    /// A zero-filled block that is written, read and freed in the order of `queue`. Mode
+    /// `Unsupported` where the device has not got it.
+    pub fn new(context: &Context, queue: &Queue, mode: MemoryMode, bytes: usize) -> Result<Block> {
+        if bytes == 0 {
+            return Err(Error::new(Code::InvalidArgument, "block size"));
+        }
+        if !mode.is_offered(context.device()) {
+            return Err(Error::new(Code::Unsupported, mode.name()));
+        }
+        let kind = match mode {
+            MemoryMode::Buffers => Kind::Buffer(create_buffer(context, bytes)?),
+            shared => Kind::Shared(Shared::new(context, mode == MemoryMode::Fine, bytes)?, shared),
+        };
+        let block = Block { kind, bytes, queue: queue.share()? };
+        block.clear()?;
+        Ok(block)
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// As a kernel's argument.
+    pub fn memory(&self) -> DeviceMemory {
+        match &self.kind {
+            Kind::Shared(shared, _) => DeviceMemory::Shared(shared.start.expose_provenance().get()),
+            Kind::Buffer(object) => DeviceMemory::Buffer(BufferHandle(object.handle())),
+        }
+    }
+
+    /// The address for a table of pointers; `None` for a buffer, which has none.
+    pub fn address(&self) -> Option<u64> {
+        match self.memory() {
+            DeviceMemory::Shared(address) => u64::try_from(address).ok(),
+            DeviceMemory::Buffer(_) => None,
+        }
+    }
+
+    /// Writes, after everything enqueued before, and waits for it.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<()> {
+        self.check(offset, from.len())?;
+        match &self.kind {
+            Kind::Buffer(object) => self.queue.write_buffer(object.handle(), offset, from),
+            Kind::Shared(shared, mode) => {
+                self.touch(shared, *mode, offset, from.len(), MAP_WRITE, |start| {
+                    // SAFETY: the range is inside the block (checked above), and the host's while
+                    // this runs; `from` is other memory, as a safe slice.
+                    unsafe { start.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+                })
+            }
+        }
+    }
+
+    /// Reads, after everything enqueued before, and waits for it.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        self.check(offset, into.len())?;
+        match &self.kind {
+            Kind::Buffer(object) => self.queue.read_buffer(object.handle(), offset, into),
+            Kind::Shared(shared, mode) => {
+                let length = into.len();
+                self.touch(shared, *mode, offset, length, MAP_READ, |start| {
+                    // SAFETY: as for writing, in the other direction.
+                    unsafe { into.as_mut_ptr().copy_from_nonoverlapping(start, length) };
+                })
+            }
+        }
+    }
+
+    /// Enqueues a copy of this block's first bytes to another's; for measuring the memory.
+    pub fn copy_to(&self, to: &mut Block, bytes: usize) -> Result<Event> {
+        self.check(0, bytes)?;
+        to.check(0, bytes)?;
+        let mut event = ptr::null_mut();
+        match (&self.kind, &to.kind) {
+            (Kind::Buffer(from), Kind::Buffer(to)) => {
+                let (from, to) = ((from.handle(), 0), (to.handle(), 0));
+                self.queue.copy_buffer(from, to, bytes, &raw mut event)?;
+            }
+            (Kind::Shared(from, _), Kind::Shared(to, _)) => {
+                // SAFETY: both ranges were checked; blocks outlive the commands of their queue.
+                unsafe { self.queue.copy_svm(from.start, to.start, bytes, &raw mut event)? };
+            }
+            _ => return Err(Error::new(Code::InvalidArgument, "copy between memory modes")),
+        }
+        self.queue.event(event)
+    }
+
+    fn check(&self, offset: usize, bytes: usize) -> Result<()> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(Error::new(Code::InvalidArgument, "range of a block").with(offset)),
+        }
+    }
+
+    fn clear(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Shared(shared, mode) => {
+                self.touch(shared, *mode, 0, self.bytes, MAP_WRITE, |start| {
+                    // SAFETY: the whole block, and the host's while this runs.
+                    unsafe { start.write_bytes(0, self.bytes) };
+                })
+            }
+            Kind::Buffer(object) => {
+                let zeros = [0u8; 4096];
+                for offset in (0..self.bytes).step_by(zeros.len()) {
+                    let bytes = zeros.len().min(self.bytes - offset);
+                    self.queue.write_buffer(object.handle(), offset, &zeros[..bytes])?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the host a range of shared memory for as long as `with` runs.
+    fn touch(
+        &self,
+        shared: &Shared,
+        mode: MemoryMode,
+        offset: usize,
+        bytes: usize,
+        flags: u64,
+        with: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the range was checked against the block's size.
+        let start = unsafe { shared.start.add(offset) };
+        if mode == MemoryMode::Fine {
+            self.queue.finish()?;
+            with(start.as_ptr());
+            return Ok(());
+        }
+        // SAFETY: live coarse-grain memory; `&mut self` or the end of this call keep it unmapped.
+        unsafe { self.queue.map(start, bytes, flags)? };
+        with(start.as_ptr());
+        // SAFETY: mapped above, and `with` is done.
+        unsafe { self.queue.unmap(start) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Shared memory is freed at once, whatever is enqueued; buffers are counted by the driver.
+        if matches!(self.kind, Kind::Shared(..)) {
+            let _lost = self.queue.finish();
+        }
+    }
+}
+
+/// A buffer of the device, its content undefined.
+pub(super) fn create_buffer(context: &Context, bytes: usize) -> Result<Object> {
+    let api = context.api;
+    let mut status = SUCCESS;
+    // SAFETY: the context is alive; no memory of the host is given.
+    let handle = unsafe {
+        (api.create_buffer)(
+            context.object.handle(),
+            MEM_READ_WRITE,
+            bytes,
+            ptr::null_mut(),
+            &raw mut status,
+        )
+    };
+    Object::new("clCreateBuffer", handle, status, api.release_buffer)
+}

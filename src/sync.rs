@@ -213,6 +213,87 @@ impl Access {
 
 const PREPARED: u32 = 1 << 31;
 
+/// Who takes turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Party {
+    /// The CPU.
+    Host,
+    /// The accelerator.
+    Device,
+}
+
+/// The answer to [`Turn::enter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// In; leave once.
+    Joined,
+    /// The other party had it and nobody used it: hand it over, then [`Turn::settle`].
+    HandOver,
+    /// The other party uses it, or somebody hands it over at this moment.
+    Busy,
+}
+
+/// Which of two parties has something, and how many of its users are in, in one word. What one
+/// party wrote before its last user left is visible to whoever hands it over.
+#[derive(Debug, Default)]
+pub struct Turn(AtomicU32);
+
+impl Turn {
+    const DEVICE: u32 = 1 << 31;
+    const HANDED_OVER: u32 = u32::MAX;
+    const USERS_MAX: u32 = Self::DEVICE - 2;
+
+    /// The host's, and nobody in.
+    pub const fn new() -> Self {
+        Turn(AtomicU32::new(0))
+    }
+
+    const fn bits(party: Party) -> u32 {
+        match party {
+            Party::Host => 0,
+            Party::Device => Self::DEVICE,
+        }
+    }
+
+    /// Asks for it.
+    pub fn enter(&self, party: Party) -> Entry {
+        let own = Self::bits(party);
+        let mut answer = Entry::Busy;
+        let next = |now: u32| {
+            let users = now & !Self::DEVICE;
+            let (word, said) = match (now & Self::DEVICE == own, users) {
+                _ if now == Self::HANDED_OVER => (None, Entry::Busy),
+                (true, 0..Self::USERS_MAX) => (Some(now + 1), Entry::Joined),
+                (false, 0) => (Some(Self::HANDED_OVER), Entry::HandOver),
+                _ => (None, Entry::Busy),
+            };
+            answer = said;
+            word
+        };
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        answer
+    }
+
+    /// Ends a hand-over: whose it is now, and whether whoever asked is in.
+    pub fn settle(&self, party: Party, is_in: bool) {
+        self.0.store(Self::bits(party) | u32::from(is_in), Ordering::Release);
+    }
+
+    /// One user goes.
+    pub fn leave(&self) {
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before != Self::HANDED_OVER && before & !Self::DEVICE != 0);
+    }
+
+    /// Whose it is, once nobody can be in any more.
+    pub fn party(&self) -> Party {
+        match self.0.load(Ordering::Acquire) & Self::DEVICE {
+            0 => Party::Host,
+            _ => Party::Device,
+        }
+    }
+}
+
 /// A set of up to 64 parts, each claimed at most once.
 #[derive(Debug, Default)]
 pub struct PartSet(AtomicU64);

@@ -5,6 +5,11 @@
 //! [`Part`]s while it is being filled, then one [`Exclusive`] or any number of [`Lease`]s. Never
 //! waits; a slot that cannot be had is a typed error. A `Lease` is also what keeps eviction away
 //! from units that compute is using.
+//!
+//! An accelerator leases and locks as compute on the host does ([`DeviceLease`],
+//! [`DeviceExclusive`]), holds on until its commands have run, and gets names of the memory instead
+//! of slices. Where host and accelerator cannot see a buffer at the same time, the port hands it
+//! over at the first use by the other one; a buffer that the other one is using is then `Leased`.
 
 use super::{Region, SharedMemory, Use};
 use crate::arena::{Arena, Sizer};
@@ -13,6 +18,10 @@ use crate::limits::PARTS_MAX;
 use crate::sync::{Access, Counter, PartSet};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut, Range};
+
+mod device;
+
+pub use device::{DeviceExclusive, DeviceLease};
 
 struct Slot {
     access: Access,
@@ -109,8 +118,14 @@ impl Buffers {
             entry.access.end_part();
             return Err(Error::new(Code::InvalidArgument, "part of a buffer").with(part));
         }
+        // SAFETY: the region is live while the part counts; `Part` ends the use.
+        if let Err(error) = unsafe { self.memory.begin_host(&held.region) } {
+            entry.parts.unclaim(part);
+            entry.access.end_part();
+            return Err(error);
+        }
         let range = start..held.bytes.min(start + held.part_bytes);
-        Ok(Part { entry, region: held.region, range })
+        Ok(Part { entry, memory: self.memory, region: held.region, range })
     }
 
     /// Makes a filled buffer resident.
@@ -127,7 +142,13 @@ impl Buffers {
         if !entry.access.lock() {
             return Err(refusal(entry).with(slot));
         }
-        Ok(Exclusive { entry, held: self.held(entry) })
+        let held = self.held(entry);
+        // SAFETY: the region is live while the access is exclusive; `Exclusive` ends the use.
+        if let Err(error) = unsafe { self.memory.begin_host(&held.region) } {
+            entry.access.unlock();
+            return Err(error);
+        }
+        Ok(Exclusive { entry, memory: self.memory, held })
     }
 
     /// Shares a resident buffer.
@@ -136,7 +157,13 @@ impl Buffers {
         if !entry.access.lease() {
             return Err(refusal(entry).with(slot));
         }
-        Ok(Lease { entry, held: self.held(entry) })
+        let held = self.held(entry);
+        // SAFETY: the region is live while it is leased; `Lease` ends the use.
+        if let Err(error) = unsafe { self.memory.begin_host(&held.region) } {
+            entry.access.unlease();
+            return Err(error);
+        }
+        Ok(Lease { entry, memory: self.memory, held })
     }
 
     /// Gives a buffer's memory back; `Leased` while somebody uses it.
@@ -185,6 +212,7 @@ fn refusal(entry: &Slot) -> Error {
 /// One part of a buffer that is being filled.
 pub struct Part<'a> {
     entry: &'a Slot,
+    memory: &'static dyn SharedMemory,
     region: Region,
     range: Range<usize>,
 }
@@ -208,6 +236,8 @@ impl Part<'_> {
 
 impl Drop for Part<'_> {
     fn drop(&mut self) {
+        // SAFETY: begun when this was made; the region is live until the access is given up.
+        unsafe { self.memory.end(&self.region) };
         self.entry.access.end_part();
     }
 }
@@ -215,6 +245,7 @@ impl Drop for Part<'_> {
 /// A resident buffer with nobody else on it.
 pub struct Exclusive<'a> {
     entry: &'a Slot,
+    memory: &'static dyn SharedMemory,
     held: Held,
 }
 
@@ -243,6 +274,8 @@ impl DerefMut for Exclusive<'_> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
+        // SAFETY: begun when this was made; the region is live until the access is given up.
+        unsafe { self.memory.end(&self.held.region) };
         self.entry.access.unlock();
     }
 }
@@ -250,6 +283,7 @@ impl Drop for Exclusive<'_> {
 /// A resident buffer that stays so until the lease is dropped.
 pub struct Lease<'a> {
     entry: &'a Slot,
+    memory: &'static dyn SharedMemory,
     held: Held,
 }
 
@@ -276,6 +310,8 @@ impl Deref for Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
+        // SAFETY: begun when this was made; the region is live until the access is given up.
+        unsafe { self.memory.end(&self.held.region) };
         self.entry.access.unlease();
     }
 }

@@ -76,23 +76,75 @@ pub struct Region {
     pub token: u64,
 }
 
+/// A region as the accelerator names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceRegion {
+    /// Address that host and accelerator share; 0 where they share none.
+    pub address: u64,
+    /// The accelerator's own buffer, where there is no shared address; else 0.
+    pub buffer: u64,
+    /// First byte of the region in that buffer.
+    pub offset: u64,
+}
+
+impl DeviceRegion {
+    /// What a table of chunks holds: the address, or the offset where there is none.
+    pub const fn entry(&self) -> u64 {
+        if self.buffer == 0 { self.address } else { self.offset }
+    }
+}
+
 /// Allocates and frees shared buffers: memory that the CPU and the accelerator both address.
+///
+/// Not every accelerator can see a region while the host does. Whoever uses one therefore begins
+/// and ends; any number of users of one party may be in at a time, and the port hands the region
+/// over when the other party's first user begins. Regions start as the host's. An accelerator's
+/// use ends when its commands have *run*, not when they are enqueued. Ports whose memory both see
+/// at all times need none of this, and the default bodies do nothing.
 ///
 /// # Safety
 ///
-/// A region returned by `allocate` is readable and writable for its whole length, zero-filled,
-/// overlaps no other live region and no Rust object, and stays so until it is given to `release`.
+/// A region returned by `allocate` is zero-filled, overlaps no other live region and no Rust
+/// object, and while the host uses it, is readable and writable for its whole length; it stays so
+/// until it is given to `release`.
 pub unsafe trait SharedMemory: Sync {
     /// A zero-filled region of at least `bytes`, backed by real pages where the port can do that.
     fn allocate(&self, usage: Use, bytes: usize) -> Result<Region>;
 
-    /// Gives the region's pages back to the system.
+    /// Gives the region's pages back to the system, after the accelerator's work on it.
     ///
     /// # Safety
     ///
     /// `region` came from `allocate` of this port, was not released before, and nothing refers to
     /// its bytes any more.
     unsafe fn release(&self, usage: Use, region: Region);
+
+    /// The host will read and write the region. `Leased` while the accelerator uses it.
+    ///
+    /// # Safety
+    ///
+    /// `region` came from `allocate` of this port and is not released before `end`.
+    unsafe fn begin_host(&self, _region: &Region) -> Result<()> {
+        Ok(())
+    }
+
+    /// The accelerator's commands, enqueued from now on, will use the region. `Leased` while the
+    /// host uses it.
+    ///
+    /// # Safety
+    ///
+    /// As for `begin_host`.
+    unsafe fn begin_device(&self, region: &Region) -> Result<DeviceRegion> {
+        let address = u64::try_from(region.start.expose_provenance().get()).unwrap_or(0);
+        Ok(DeviceRegion { address, ..DeviceRegion::default() })
+    }
+
+    /// One user, of either party, is done.
+    ///
+    /// # Safety
+    ///
+    /// Once for each `begin_host` and `begin_device` that succeeded.
+    unsafe fn end(&self, _region: &Region) {}
 }
 
 /// Time since some fixed point.

@@ -79,9 +79,9 @@ impl Shared {
         }
     }
 
-    /// Tries again while another worker copies into the same segment. That never takes longer than
-    /// one chunk's copy or unpacking.
-    fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Tries again while somebody else uses the same buffer. That never takes longer than one
+    /// chunk's copy, packing or transfer.
+    pub(super) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match crate::swap::record::retry_leased(LEASE_TRIES, &mut attempt) {
                 Err(error) if error.code == Code::Leased => {

@@ -3,7 +3,7 @@
 use super::Runtime;
 use super::open::Shared;
 use crate::error::{Code, Error, Result};
-use crate::port::buffers::{Exclusive, Lease};
+use crate::port::buffers::{DeviceExclusive, DeviceLease, Exclusive, Lease};
 use crate::state::{Event, Stop, Tally};
 use crate::swap::file::FileStats;
 use crate::swap::stack::StackStats;
@@ -109,6 +109,29 @@ impl Runtime {
         self.shared.buffers.lock(self.shared.kv_slot(id)?).map_err(evicted)
     }
 
+    /// As [`Runtime::weights`], for an accelerator: it holds the lease until its commands have run.
+    /// Waits while the host uses a unit that both cannot see at once.
+    pub fn weights_on_device(&self, layer: LayerIndex) -> Result<DeviceLease<'_>> {
+        self.wait(layer, Kind::Weights)?;
+        self.shared.used(layer)?;
+        self.lease_device(self.shared.slot(Unit::Weights(layer)))
+    }
+
+    /// As [`Runtime::kv`], for an accelerator.
+    pub fn kv_on_device(&self, id: ChunkId) -> Result<DeviceLease<'_>> {
+        self.lease_device(self.shared.kv_slot(id)?)
+    }
+
+    /// As [`Runtime::kv_mut`], for an accelerator.
+    pub fn kv_on_device_mut(&self, id: ChunkId) -> Result<DeviceExclusive<'_>> {
+        self.shared.buffers.lock_device(self.shared.kv_slot(id)?).map_err(not_resident)
+    }
+
+    fn lease_device(&self, slot: usize) -> Result<DeviceLease<'_>> {
+        let leased = self.shared.patiently(|| self.shared.buffers.lease_device(slot));
+        leased.map_err(not_resident)
+    }
+
     /// Numbers for people and reports.
     pub fn stats(&self) -> Stats {
         let core = self.shared.core.lock();
@@ -161,6 +184,14 @@ impl Runtime {
 /// A unit that is leased exclusively or absent after its gate was open was taken by an eviction.
 fn evicted(error: Error) -> Error {
     Error { code: Code::Cancelled, ..error }
+}
+
+/// The same where the port itself may have failed: its error is not an eviction's.
+fn not_resident(error: Error) -> Error {
+    match error.code {
+        Code::BadState | Code::Leased => evicted(error),
+        _ => error,
+    }
 }
 
 impl Shared {

@@ -199,3 +199,70 @@ fn words_counters_and_flags_do_what_they_say() {
     flag.raise();
     assert!(flag.is_raised());
 }
+
+#[test]
+fn parties_take_turns() {
+    use Party::{Device, Host};
+    let turn = Turn::new();
+    assert_eq!(turn.party(), Host);
+    assert_eq!(turn.enter(Host), Entry::Joined);
+    assert_eq!(turn.enter(Host), Entry::Joined);
+    assert_eq!(turn.enter(Device), Entry::Busy);
+    turn.leave();
+    assert_eq!(turn.enter(Device), Entry::Busy);
+    turn.leave();
+    assert_eq!(turn.enter(Device), Entry::HandOver);
+    assert_eq!(turn.enter(Host), Entry::Busy);
+    assert_eq!(turn.enter(Device), Entry::Busy);
+    turn.settle(Device, true);
+    assert_eq!((turn.party(), turn.enter(Host)), (Device, Entry::Busy));
+    assert_eq!(turn.enter(Device), Entry::Joined);
+    turn.leave();
+    turn.leave();
+    assert_eq!(turn.enter(Host), Entry::HandOver);
+    // It failed: it stays with whoever had it, and nobody is in.
+    turn.settle(Device, false);
+    assert_eq!(turn.enter(Device), Entry::Joined);
+    turn.leave();
+    assert_eq!(turn.enter(Host), Entry::HandOver);
+    turn.settle(Host, true);
+    turn.leave();
+    assert_eq!(turn.party(), Host);
+    turn.settle(Device, false);
+    assert_eq!(turn.party(), Device);
+}
+
+#[test]
+fn a_turn_is_one_party_s_at_a_time() {
+    use Party::{Device, Host};
+    let turn = Turn::new();
+    // The host's users in the lower half, the device's in the upper.
+    let inside = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (party, one) in [(Host, 1u64), (Host, 1), (Device, 1 << 32), (Device, 1 << 32)] {
+            let (turn, inside) = (&turn, &inside);
+            scope.spawn(move || {
+                let mut entered = 0;
+                while entered < 2000 {
+                    match turn.enter(party) {
+                        Entry::Busy => {
+                            std::thread::yield_now();
+                            continue;
+                        }
+                        Entry::HandOver => {
+                            assert_eq!(inside.load(Ordering::SeqCst), 0);
+                            turn.settle(party, true);
+                        }
+                        Entry::Joined => {}
+                    }
+                    let now = inside.fetch_add(one, Ordering::SeqCst) + one;
+                    assert!((now as u32 == 0) != (now >> 32 == 0), "both parties are in");
+                    inside.fetch_sub(one, Ordering::SeqCst);
+                    turn.leave();
+                    entered += 1;
+                }
+            });
+        }
+    });
+    assert_eq!(turn.enter(turn.party()), Entry::Joined);
+}

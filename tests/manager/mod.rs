@@ -4,6 +4,7 @@
 use mzcache::Error;
 use mzcache::arena::view;
 use mzcache::policy::{Order, Scheme};
+use mzcache::port::SharedMemory;
 use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
 use mzcache::runtime::{Config, Options, Runtime, Worker, required_bytes};
 use mzcache::state::{Roles, Stop};
@@ -48,6 +49,8 @@ pub struct Setup {
     pub scheme: Scheme,
     pub workers: Vec<Worker>,
     pub swap_file: bool,
+    /// Shared buffers other than the host's.
+    pub memory: Option<&'static dyn SharedMemory>,
 }
 
 impl Default for Setup {
@@ -59,6 +62,7 @@ impl Default for Setup {
             scheme: Scheme::Hybrid,
             workers: vec![worker(Roles::READ), worker(Roles::UNPACK), worker(Roles::ALLOCATE)],
             swap_file: true,
+            memory: None,
         }
     }
 }
@@ -100,7 +104,8 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
         },
     };
     let swap = c_path(&folder.join("swap"));
-    let ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
+    let mut ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
+    ports.memory = setup.memory.unwrap_or(ports.memory);
     let memory = map_arena(required_bytes(&config).unwrap()).unwrap();
     let runtime = Runtime::open(&config, memory, ports).unwrap();
     Fixture { runtime, weights, folder }

@@ -3,4 +3,13 @@
 //! Without PoCL the tests that need it say so and pass, unless `MZ_CI` is set.
 
 mod blocks;
+mod cache;
+mod failures;
+#[path = "../manager/mod.rs"]
+mod manager;
+mod planted;
+mod regions;
+mod runtime;
+#[path = "../support/mod.rs"]
+mod scratch;
 mod support;

@@ -1,9 +1,11 @@
 //! A device to run on, programs, and numbers.
 
 use mzcache::port::opencl::{
-    Api, BuildLog, BuildOptions, Choice, Context, DeviceInfo, Devices, Kernel, Program, Queue,
+    Api, BuildLog, BuildOptions, Choice, Context, DeviceInfo, Devices, Kernel, MemoryMode, Program,
+    Queue,
 };
 use std::ffi::{CStr, CString};
+use std::sync::{Mutex, PoisonError};
 
 /// Both shapes of library: the loader, and the driver alone.
 pub const LOADER: &CStr = c"libOpenCL.so.1";
@@ -21,21 +23,31 @@ pub fn load(path: &CStr) -> Option<&'static Api> {
     }
 }
 
+/// One thread at a time: PoCL shows no devices to whoever asks while another thread is the first.
+pub fn devices(api: &'static Api) -> Devices {
+    static FIRST: Mutex<()> = Mutex::new(());
+    let _alone = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    Devices::enumerate(api).unwrap()
+}
+
 /// An opened device.
 pub struct Opened {
     pub context: Context,
     pub queue: Queue,
 }
 
-/// PoCL's device, through the loader.
+/// PoCL's device, through the loader; or the library and device that the environment names.
 pub fn open() -> Option<Opened> {
-    open_by(LOADER)
+    match std::env::var("MZ_TEST_OPENCL_LIBRARY") {
+        Ok(path) => open_by(&CString::new(path).unwrap()),
+        Err(_) => open_by(LOADER),
+    }
 }
 
 pub fn open_by(path: &CStr) -> Option<Opened> {
     let api = load(path)?;
     let name = std::env::var("MZ_TEST_OPENCL_DEVICE").unwrap_or("portable computing".to_owned());
-    let device = Devices::enumerate(api).unwrap().choose(Choice::Named(&name)).unwrap();
+    let device = devices(api).choose(Choice::Named(&name)).unwrap();
     let context = Context::new(api, &device).unwrap();
     let queue = Queue::new(&context, true).unwrap();
     Some(Opened { context, queue })
@@ -43,6 +55,13 @@ pub fn open_by(path: &CStr) -> Option<Opened> {
 
 pub fn options(device: &DeviceInfo) -> BuildOptions {
     BuildOptions::for_device(device).unwrap()
+}
+
+/// The memory modes of the device.
+pub fn modes(opened: &Opened) -> impl Iterator<Item = MemoryMode> {
+    let device = *opened.context.device();
+    let all = [MemoryMode::Fine, MemoryMode::Coarse, MemoryMode::Buffers];
+    all.into_iter().filter(move |mode| mode.is_offered(&device))
 }
 
 /// A kernel of a program that must build.

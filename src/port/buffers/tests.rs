@@ -1,4 +1,5 @@
 use super::*;
+use crate::port::DeviceRegion;
 use crate::sync::Word;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -11,6 +12,8 @@ use std::vec::Vec;
 struct Heap {
     live: Counter,
     fail: Word,
+    /// Uses that began and have not ended.
+    uses: Counter,
 }
 
 const SPARE_BYTES: usize = 100;
@@ -33,15 +36,37 @@ unsafe impl SharedMemory for Heap {
     }
 
     unsafe fn release(&self, _: Use, region: Region) {
-        assert_eq!(region.token, 42);
+        assert_eq!((region.token, self.uses.get()), (42, 0));
         self.live.sub(region.bytes as u64);
         // SAFETY: allocated above with this layout; the caller releases it once.
         unsafe { dealloc(region.start.as_ptr(), layout(region.bytes)) };
     }
+
+    unsafe fn begin_host(&self, _: &Region) -> Result<()> {
+        if self.fail.load() > 0 {
+            return Err(Error::new(Code::Leased, "heap"));
+        }
+        self.uses.add(1);
+        Ok(())
+    }
+
+    unsafe fn begin_device(&self, region: &Region) -> Result<DeviceRegion> {
+        // SAFETY: the caller's promise.
+        unsafe { self.begin_host(region)? };
+        Ok(DeviceRegion { address: 0, buffer: region.token, offset: 7 })
+    }
+
+    unsafe fn end(&self, _: &Region) {
+        self.uses.sub(1);
+    }
 }
 
 fn buffers(slots: usize) -> (Buffers, &'static Heap) {
-    let heap: &Heap = Box::leak(Box::new(Heap { live: Counter::new(), fail: Word::new(0) }));
+    let heap: &Heap = Box::leak(Box::new(Heap {
+        live: Counter::new(),
+        fail: Word::new(0),
+        uses: Counter::new(),
+    }));
     let mut sizer = Sizer::new();
     Buffers::size(&mut sizer, slots).unwrap();
     let memory = Box::leak(vec![MaybeUninit::new(0); sizer.required().unwrap()].into_boxed_slice());
@@ -62,6 +87,7 @@ fn fill(buffers: &Buffers, slot: usize, bytes: usize, value: u8) -> Result<()> {
 }
 
 static_assertions::assert_impl_all!(Lease<'static>: Send, Sync);
+static_assertions::assert_impl_all!(DeviceLease<'static>: Send, Sync);
 static_assertions::assert_not_impl_any!(Part<'static>: Send, Sync);
 static_assertions::assert_not_impl_any!(Exclusive<'static>: Send, Sync);
 
@@ -99,11 +125,20 @@ struct Situation {
     _part: Option<Part<'static>>,
     _lease: Option<Lease<'static>>,
     _exclusive: Option<Exclusive<'static>>,
+    _device_lease: Option<DeviceLease<'static>>,
+    _device_exclusive: Option<DeviceExclusive<'static>>,
 }
 
 fn situation(state: &str) -> Situation {
     let buffers: &'static Buffers = Box::leak(Box::new(buffers(1).0));
-    let mut all = Situation { buffers, _part: None, _lease: None, _exclusive: None };
+    let mut all = Situation {
+        buffers,
+        _part: None,
+        _lease: None,
+        _exclusive: None,
+        _device_lease: None,
+        _device_exclusive: None,
+    };
     if state == "absent" {
         return all;
     }
@@ -120,6 +155,8 @@ fn situation(state: &str) -> Situation {
         "resident" => {}
         "leased" => all._lease = Some(buffers.lease(0).unwrap()),
         "exclusive" => all._exclusive = Some(buffers.lock(0).unwrap()),
+        "leased by device" => all._device_lease = Some(buffers.lease_device(0).unwrap()),
+        "exclusive by device" => all._device_exclusive = Some(buffers.lock_device(0).unwrap()),
         _ => panic!("{state}"),
     }
     all
@@ -130,7 +167,7 @@ fn every_call_in_every_state_succeeds_or_says_why_not() {
     const BAD: Option<Code> = Some(Code::BadState);
     const LEASED: Option<Code> = Some(Code::Leased);
     const OK: Option<Code> = None;
-    // allocate, part, publish, lock, lease, release
+    // allocate, part, publish, lock, lease, release; a device locks and leases as the host does
     let expected = [
         ("absent", [OK, BAD, BAD, BAD, BAD, BAD]),
         ("prepared", [BAD, OK, OK, BAD, BAD, OK]),
@@ -138,6 +175,8 @@ fn every_call_in_every_state_succeeds_or_says_why_not() {
         ("resident", [BAD, BAD, BAD, OK, OK, OK]),
         ("leased", [BAD, BAD, BAD, LEASED, OK, LEASED]),
         ("exclusive", [BAD, BAD, BAD, LEASED, LEASED, LEASED]),
+        ("leased by device", [BAD, BAD, BAD, LEASED, OK, LEASED]),
+        ("exclusive by device", [BAD, BAD, BAD, LEASED, LEASED, LEASED]),
     ];
     for (state, expected) in expected {
         let calls: [fn(&'static Buffers) -> Option<Code>; 6] = [
@@ -152,6 +191,59 @@ fn every_call_in_every_state_succeeds_or_says_why_not() {
             let situation = situation(state);
             assert_eq!(call(situation.buffers), expected[index], "call {index} when {state}");
         }
+        let held = situation(state);
+        assert_eq!(code(held.buffers.lock_device(0)), expected[3], "{state}");
+        assert_eq!(code(held.buffers.lease_device(0)), expected[4], "{state}");
+    }
+}
+
+#[test]
+fn what_the_port_refuses_to_hand_over_leaves_the_buffer_as_it_was() {
+    let (buffers, heap) = buffers(1);
+    buffers.allocate(0, Use::Kv, 100, 50).unwrap();
+    heap.fail.store(1);
+    assert_eq!(code(buffers.part(0, 0)), Some(Code::Leased));
+    heap.fail.store(0);
+    // The part can still be had, and a refused part does not keep the buffer from being published.
+    drop(buffers.part(0, 0).unwrap());
+    buffers.publish(0).unwrap();
+    heap.fail.store(1);
+    assert_eq!(code(buffers.lock(0)), Some(Code::Leased));
+    assert_eq!(code(buffers.lease(0)), Some(Code::Leased));
+    assert_eq!(code(buffers.lock_device(0)), Some(Code::Leased));
+    assert_eq!(code(buffers.lease_device(0)), Some(Code::Leased));
+    heap.fail.store(0);
+    assert_eq!((buffers.is_leased(0), heap.uses.get()), (false, 0));
+    {
+        let lease = buffers.lease_device(0).unwrap();
+        let named = DeviceRegion { address: 0, buffer: 42, offset: 7 };
+        assert_eq!((lease.region(), lease.bytes(), named.entry()), (named, 100, 7));
+        let _host = buffers.lease(0).unwrap();
+        assert_eq!(heap.uses.get(), 2);
+    }
+    {
+        let exclusive = buffers.lock_device(0).unwrap();
+        assert_eq!((exclusive.region().buffer, exclusive.bytes()), (42, 100));
+    }
+    drop(buffers.lock(0).unwrap());
+    assert_eq!(heap.uses.get(), 0);
+    buffers.release(0).unwrap();
+}
+
+/// A port that needs no handing over names the address.
+#[test]
+fn memory_that_both_see_is_named_by_its_address() {
+    let heap = crate::port::heap::Heap::leaked(1 << 20);
+    let region = heap.allocate(Use::Kv, 64).unwrap();
+    // SAFETY: the region is live, and released once.
+    unsafe {
+        let named = heap.begin_device(&region).unwrap();
+        assert_eq!(named.address, region.start.addr().get() as u64);
+        assert_eq!((named.buffer, named.offset, named.entry()), (0, 0, named.address));
+        heap.begin_host(&region).unwrap();
+        heap.end(&region);
+        heap.end(&region);
+        heap.release(Use::Kv, region);
     }
 }
 

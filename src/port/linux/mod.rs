@@ -11,6 +11,8 @@
 //! [`HostPorts`] is the usual set.
 
 mod arena;
+#[cfg(feature = "opencl")]
+pub(in crate::port) mod child;
 mod clock;
 mod errno;
 mod file;
@@ -26,6 +28,8 @@ mod rows;
 mod team;
 mod threads;
 mod transfer;
+#[cfg(feature = "opencl")]
+pub(in crate::port) mod whole;
 
 pub use arena::{map_arena, unmap_arena};
 pub use clock::MonotonicClock;
@@ -35,6 +39,8 @@ pub use hwcap::{HardwareCaps, hardware_caps};
 pub use mapped::MappedFile;
 pub use memory::AnonymousMemory;
 pub use meter::{ProcessMeter, ResidentBytes};
+#[cfg(feature = "opencl")]
+pub(in crate::port) use pages::drop_whole_pages;
 pub use park::FutexPark;
 pub use rows::RowFile;
 pub use team::{TEAM_STACK_BYTES, ThreadTeam};

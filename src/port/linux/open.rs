@@ -16,6 +16,13 @@ pub(super) fn open_file(path: &CStr, flags: c_int, what: &'static str) -> Result
     Ok(fd)
 }
 
+/// Makes a file, or empties the one there is, readable by its owner only; a symbolic link is
+/// refused.
+#[cfg(feature = "opencl")]
+pub(super) fn create_file(path: &CStr, what: &'static str) -> Result<OwnedFd> {
+    open_file(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, what)
+}
+
 /// The length of an open file.
 pub(super) fn file_length(fd: &OwnedFd, what: &'static str) -> Result<u64> {
     let length = status(fd, what)?.st_size;

@@ -57,11 +57,31 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) -> bool {
 ///
 /// # Safety
 ///
-/// The range was mapped by [`map`]; if the advice drops pages, nothing refers to them any more.
+/// The range is mapped anonymous memory; if the advice drops pages, nothing refers to them any
+/// more.
 pub(super) unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: c_int) -> Result<(), i32> {
     // SAFETY: the caller's promise.
     match unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) } {
         0 => Ok(()),
         _ => Err(errno::last()),
+    }
+}
+
+/// Gives the pages that lie inside a range back to the system and keeps their addresses: they read
+/// as zeros from then on, and come back as they are written. A kernel that declines keeps them.
+///
+/// # Safety
+///
+/// The range is private anonymous memory, and nobody looks at its bytes before writing them.
+#[cfg(feature = "opencl")]
+pub(in crate::port) unsafe fn drop_whole_pages(start: NonNull<u8>, bytes: usize) {
+    let skip = start.align_offset(page_bytes());
+    let Some(inner) = bytes.checked_sub(skip) else { return };
+    let inner = inner - inner % page_bytes();
+    if inner > 0 {
+        // SAFETY: `skip` is within the range.
+        let first = unsafe { start.add(skip) };
+        // SAFETY: whole pages inside the range; the rest is the caller's promise.
+        let _declined = unsafe { advise(first, inner, libc::MADV_DONTNEED) };
     }
 }

@@ -202,6 +202,7 @@ pub(super) const MEM_READ_WRITE: u64 = 1;
 pub(super) const MEM_SVM_FINE_GRAIN_BUFFER: u64 = 1 << 10;
 pub(super) const MAP_READ: u64 = 1;
 pub(super) const MAP_WRITE: u64 = 2;
+pub(super) const MAP_WRITE_INVALIDATE: u64 = 4;
 
 pub(super) const PROGRAM_BINARY_SIZES: u32 = 0x1165;
 pub(super) const PROGRAM_BINARIES: u32 = 0x1166;

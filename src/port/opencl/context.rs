@@ -79,11 +79,15 @@ impl Context {
 
     /// Another reference to the same context.
     pub fn share(&self) -> Result<Context> {
+        Ok(Context { api: self.api, object: self.reference()?, device: self.device })
+    }
+
+    /// The same without what is known of the device, for those who only keep the context alive.
+    pub(super) fn reference(&self) -> Result<Object> {
         let handle = self.object.handle();
         // SAFETY: the context is alive.
         let status = unsafe { (self.api.retain_context)(handle) };
-        let object = Object::new("OpenCL context", handle, status, self.api.release_context)?;
-        Ok(Context { api: self.api, object, device: self.device })
+        Object::new("OpenCL context", handle, status, self.api.release_context)
     }
 
     /// The device.

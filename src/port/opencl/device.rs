@@ -300,7 +300,7 @@ fn language(api: &Api, device: Handle, version: Version) -> Result<LanguageVersi
     }
     let listed =
         with_bytes(get, device, DEVICE_OPENCL_C_ALL_VERSIONS, "language versions", |list| {
-            // Each entry is a version, the major number in its upper ten bits, and a name of 64 bytes.
+            // Each entry is a version, the major number in its upper ten bits, and a name.
             list.chunks_exact(68).any(|entry| {
                 entry.first_chunk().is_some_and(|number| u32::from_ne_bytes(*number) >> 22 == 3)
             })

@@ -164,7 +164,8 @@ impl Driver {
     }
 }
 
-/// Whether `E` at that place begins a version: no letter before, three digits and a dot behind.
+/// Whether `E` at that place begins a version: no letter before, two digits or more and a
+/// dot behind.
 fn is_start(text: &str, at: usize, behind: &str) -> bool {
     let free = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
     let digits = behind.bytes().take_while(u8::is_ascii_digit).count();

@@ -120,7 +120,7 @@ pub(super) fn text<const N: usize>(
     name: u32,
     what: &'static str,
 ) -> Result<Text<N>> {
-    with_bytes(get, object, name, what, |bytes| Text::new(bytes))
+    with_bytes(get, object, name, what, Text::new)
 }
 
 /// A property of any length that fits on the stack.

@@ -6,9 +6,9 @@
 use super::api::*;
 use super::context::Object;
 use super::info::{Number, number_by};
-use super::memory::DeviceMemory;
 use super::status::check;
 use crate::error::{Code, Error, Result};
+use crate::port::DeviceRegion;
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
@@ -74,21 +74,18 @@ impl Kernel {
         self.set(index, size_of::<T>(), (&raw const value).cast())
     }
 
-    /// Memory of the device: `__global` pointers.
-    pub fn set_memory(&mut self, index: u32, memory: DeviceMemory) -> Result<()> {
-        match memory {
-            DeviceMemory::Shared(address) => {
-                let set = self.api.set_kernel_svm_arg;
-                let set = set.ok_or(Error::new(Code::Unsupported, "clSetKernelArgSVMPointer"))?;
-                let pointer = ptr::with_exposed_provenance(address);
-                // SAFETY: the kernel is alive; the pointer is only kept, not followed, here.
-                check(self.name, unsafe { set(self.object.handle(), index, pointer) })
-            }
-            DeviceMemory::Buffer(buffer) => {
-                let handle = buffer.handle();
-                self.set(index, size_of::<Handle>(), (&raw const handle).cast())
-            }
+    /// Memory of the device, for a `__global` pointer. Of a region in a buffer that is the whole
+    /// buffer: pass the region's offset to the kernel by itself.
+    pub fn set_memory(&mut self, index: u32, region: DeviceRegion) -> Result<()> {
+        let handle = as_handle(region.buffer);
+        if !handle.is_null() {
+            return self.set(index, size_of::<Handle>(), (&raw const handle).cast());
         }
+        let set = self.api.set_kernel_svm_arg;
+        let set = set.ok_or(Error::new(Code::Unsupported, "clSetKernelArgSVMPointer"))?;
+        let address = as_handle(region.address);
+        // SAFETY: the kernel is alive; the address is only kept, not followed, here.
+        check(self.name, unsafe { set(self.object.handle(), index, address) })
     }
 
     /// Local memory of that many bytes: `__local` pointers.
@@ -140,4 +137,9 @@ impl Kernel {
             unsafe { get(kernel, device, name, bytes, into, written) }
         })
     }
+}
+
+/// A [`DeviceRegion`]'s number as what it was made of.
+fn as_handle(number: u64) -> Handle {
+    ptr::with_exposed_provenance_mut(usize::try_from(number).unwrap_or(0))
 }

@@ -33,18 +33,27 @@ pub(super) const PLATFORMS_MAX: usize = 8;
 const PLATFORMS: u32 = 8;
 
 impl Api {
-    /// Loads the library at `path` and no other, or the first one that is found. `NoDevice` where
-    /// there is none; `Unsupported` names a function that the library lacks, and counts them.
+    /// Loads the library at `path` and no other, or the first one that is found and whole.
+    /// `NoDevice` where there is none; `Unsupported` names a function that the library lacks, and
+    /// counts all that are missing.
     pub fn load(path: Option<&CStr>) -> Result<Api> {
-        let library = match path {
-            Some(path) => Library::open(path),
-            None => CANDIDATES.iter().find_map(|path| Library::open(path)),
-        };
-        let library = library.ok_or(Error::new(Code::NoDevice, "OpenCL library"))?;
-        if library.symbol(c"clGetPlatformIDs").is_some() {
-            return Api::fill(&library);
+        let mut error = Error::new(Code::NoDevice, "OpenCL library");
+        let named = path.as_slice();
+        for path in if named.is_empty() { &CANDIDATES } else { named } {
+            match Library::open(path).map(|library| Api::of(&library)) {
+                Some(Ok(api)) => return Ok(api),
+                Some(Err(incomplete)) => error = incomplete,
+                None => {}
+            }
         }
-        Api::fill(&Driver::of(&library)?)
+        Err(error)
+    }
+
+    fn of(library: &Library) -> Result<Api> {
+        match library.symbol(c"clGetPlatformIDs") {
+            Some(_) => Api::fill(library),
+            None => Api::fill(&Driver::of(library)?),
+        }
     }
 }
 

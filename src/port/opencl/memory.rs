@@ -7,10 +7,14 @@
 
 use super::api::*;
 use super::context::{Context, Object};
-use super::device::{DeviceInfo, SvmCaps};
+use super::device::{DeviceInfo, DeviceKind, SvmCaps};
 use super::queue::{Event, Queue};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
+use crate::port::DeviceRegion;
+use crate::port::linux::drop_whole_pages;
+use core::cell::Cell;
+use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
 /// How host and device come to the same bytes.
@@ -53,37 +57,15 @@ impl MemoryMode {
     }
 }
 
-/// Memory as a kernel's argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceMemory {
-    /// The address of shared memory.
-    Shared(usize),
-    /// A buffer, from its start.
-    Buffer(BufferHandle),
-}
-
-/// Names a buffer while its owner is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferHandle(Handle);
-
-// SAFETY: the handle may be used from any thread (OpenCL 3.0, appendix A.2).
-unsafe impl Send for BufferHandle {}
-// SAFETY: as above.
-unsafe impl Sync for BufferHandle {}
-
-impl BufferHandle {
-    pub(super) fn handle(self) -> Handle {
-        self.0
-    }
-}
-
 /// Shared memory, aligned for direct reads, freed when dropped.
 pub(super) struct Shared {
     api: &'static Api,
-    context: Context,
+    context: Object,
+    is_host_memory: bool,
     /// What the driver gave; it need not be aligned.
     raw: NonNull<u8>,
     pub(super) start: NonNull<u8>,
+    bytes: usize,
 }
 
 // SAFETY: shared memory may be freed and used from any thread.
@@ -104,24 +86,40 @@ impl Shared {
         if u64::try_from(padded).is_ok_and(|size| size > context.device().alloc_bytes_max) {
             return Err(Error::new(Code::LimitExceeded, ALLOC).with(bytes));
         }
+        let device = context.device();
+        // Taken before the memory, which would be lost if this failed.
+        let context = context.reference()?;
         let flags = MEM_READ_WRITE | if fine { MEM_SVM_FINE_GRAIN_BUFFER } else { 0 };
         // SAFETY: the context is alive; the driver checks the rest.
-        let raw = unsafe { alloc(context.object.handle(), flags, padded, 0) };
+        let raw = unsafe { alloc(context.handle(), flags, padded, 0) };
         let raw = NonNull::new(raw.cast::<u8>()).ok_or(none)?;
         let skip = raw.align_offset(IO_ALIGN);
         assert!(skip < IO_ALIGN);
         // SAFETY: `skip` is below the padding.
         let start = unsafe { raw.add(skip) };
-        Ok(Shared { api, context: context.share()?, raw, start })
+        let shared = Shared {
+            api,
+            context,
+            is_host_memory: device.kind == DeviceKind::Cpu,
+            raw,
+            start,
+            bytes,
+        };
+        Ok(shared)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // Drivers for CPUs take their memory from the C library, which may keep what is freed.
+        if self.is_host_memory {
+            // SAFETY: nobody looks at the bytes any more, as below.
+            unsafe { drop_whole_pages(self.start, self.bytes) };
+        }
         if let Some(free) = self.api.svm_free {
             // SAFETY: the driver gave `raw` for this context; whoever drops this has made sure that
             // no command uses it any more.
-            unsafe { free(self.context.object.handle(), self.raw.as_ptr().cast()) };
+            unsafe { free(self.context.handle(), self.raw.as_ptr().cast()) };
         }
     }
 }
@@ -136,6 +134,8 @@ pub struct Block {
     kind: Kind,
     bytes: usize,
     queue: Queue,
+    /// Two threads must not map it at a time.
+    not_shared: PhantomData<Cell<()>>,
 }
 
 impl Block {
@@ -152,7 +152,7 @@ impl Block {
             MemoryMode::Buffers => Kind::Buffer(create_buffer(context, bytes)?),
             shared => Kind::Shared(Shared::new(context, mode == MemoryMode::Fine, bytes)?, shared),
         };
-        let block = Block { kind, bytes, queue: queue.share()? };
+        let block = Block { kind, bytes, queue: queue.share()?, not_shared: PhantomData };
         block.clear()?;
         Ok(block)
     }
@@ -162,19 +162,11 @@ impl Block {
         self.bytes
     }
 
-    /// As a kernel's argument.
-    pub fn memory(&self) -> DeviceMemory {
+    /// As the device names it, for a kernel's argument or a table of addresses.
+    pub fn region(&self) -> DeviceRegion {
         match &self.kind {
-            Kind::Shared(shared, _) => DeviceMemory::Shared(shared.start.expose_provenance().get()),
-            Kind::Buffer(object) => DeviceMemory::Buffer(BufferHandle(object.handle())),
-        }
-    }
-
-    /// The address for a table of pointers; `None` for a buffer, which has none.
-    pub fn address(&self) -> Option<u64> {
-        match self.memory() {
-            DeviceMemory::Shared(address) => u64::try_from(address).ok(),
-            DeviceMemory::Buffer(_) => None,
+            Kind::Shared(shared, _) => shared_region(shared.start),
+            Kind::Buffer(object) => buffer_region(object.handle(), 0),
         }
     }
 
@@ -273,7 +265,7 @@ impl Block {
             with(start.as_ptr());
             return Ok(());
         }
-        // SAFETY: live coarse-grain memory; `&mut self` or the end of this call keep it unmapped.
+        // SAFETY: live coarse-grain memory; blocks are not shared, and this call unmaps.
         unsafe { self.queue.map(start, bytes, flags)? };
         with(start.as_ptr());
         // SAFETY: mapped above, and `with` is done.
@@ -288,6 +280,17 @@ impl Drop for Block {
             let _lost = self.queue.finish();
         }
     }
+}
+
+pub(super) fn shared_region(start: NonNull<u8>) -> DeviceRegion {
+    let address = u64::try_from(start.expose_provenance().get()).unwrap_or(0);
+    DeviceRegion { address, ..DeviceRegion::default() }
+}
+
+pub(super) fn buffer_region(buffer: Handle, offset: usize) -> DeviceRegion {
+    let expand = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+    let buffer = expand(buffer.expose_provenance());
+    DeviceRegion { address: 0, buffer, offset: expand(offset) }
 }
 
 /// A buffer of the device, its content undefined.

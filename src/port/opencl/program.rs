@@ -5,6 +5,7 @@ use super::context::{Context, Object};
 use super::info::number;
 use super::kernel::Kernel;
 use super::options::BuildOptions;
+use super::queue::Queue;
 use super::status::check;
 use crate::error::{Code, Error, Result};
 use core::ffi::{CStr, c_char};
@@ -12,6 +13,14 @@ use core::ptr;
 
 /// Pieces of source that make up one program.
 pub const SOURCES_MAX: usize = 16;
+
+const BUILD_TRIES: u32 = 3;
+
+/// Whether a failed build may succeed when it is repeated.
+fn may_pass(code: Code, log: &str) -> bool {
+    let failed = [Code::BuildFailed, Code::DeviceFailed, Code::OutOfMemory].contains(&code);
+    failed && !log.contains("error:")
+}
 
 /// What the compiler had to say, in the caller's memory.
 pub struct BuildLog<'a> {
@@ -57,7 +66,7 @@ impl<'a> BuildLog<'a> {
         }
     }
 
-    fn set(&mut self, text: &str) {
+    pub(super) fn set(&mut self, text: &str) {
         self.length = text.len().min(self.bytes.len());
         self.bytes[..self.length].copy_from_slice(&text.as_bytes()[..self.length]);
     }
@@ -101,6 +110,30 @@ impl Program {
             )
         };
         Self::finish(context, handle, status, options, log)
+    }
+
+    /// The same, once more and again after failures that may pass: a compiler that lacked memory,
+    /// or a driver that was busy. What the compiler says of the source itself is final.
+    pub fn build_patiently(
+        context: &Context,
+        queue: &Queue,
+        sources: &[&str],
+        options: &BuildOptions,
+        log: &mut BuildLog<'_>,
+    ) -> Result<Program> {
+        let mut tries = BUILD_TRIES;
+        loop {
+            let error = match Self::build(context, sources, options, log) {
+                Ok(program) => return Ok(program),
+                Err(error) => error,
+            };
+            tries -= 1;
+            if tries == 0 || !may_pass(error.code, log.text()) {
+                return Err(error);
+            }
+            // Frees what the driver keeps for commands that have run.
+            queue.finish()?;
+        }
     }
 
     /// Loads what [`Program::binary`] of the same device and driver wrote. `Mismatch` or
@@ -199,5 +232,30 @@ impl Program {
         };
         check(what, status)?;
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_that_may_pass_are_repeated() {
+        assert!(may_pass(Code::BuildFailed, ""));
+        assert!(may_pass(Code::OutOfMemory, "out of memory"));
+        assert!(!may_pass(Code::BuildFailed, "a.cl:1:2: error: unknown type"));
+        assert!(!may_pass(Code::InvalidArgument, ""));
+        assert!(!may_pass(Code::DeviceLost, ""));
+    }
+
+    #[test]
+    fn a_log_is_cut_to_its_memory() {
+        let mut bytes = [0; 4];
+        let mut log = BuildLog::new(&mut bytes);
+        assert_eq!(log.text(), "");
+        log.set("abcdef");
+        assert_eq!(log.text(), "abcd");
+        log.set("abc\u{e9}");
+        assert_eq!(log.text(), "abc");
     }
 }

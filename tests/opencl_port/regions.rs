@@ -1,0 +1,296 @@
+//! Shared buffers that host and device use in turns.
+
+use crate::support::*;
+use mzcache::arena::{Arena, Sizer};
+use mzcache::port::buffers::Buffers;
+use mzcache::port::opencl::{Block, DeviceBuffers, Kernel, MemoryMode, WorkSize};
+use mzcache::port::{DeviceRegion, SharedMemory, Use};
+use mzcache::{Code, Result};
+use std::mem::MaybeUninit;
+
+const CHUNK: usize = 64 << 10;
+const REGIONS: usize = 8;
+const POOL_CHUNKS: usize = 6;
+
+/// Chunks are found by address, or by an offset from the pool.
+const KERNELS: &str = "
+#ifdef OFFSETS
+#define CHUNK(table, pool, c) ((global uint *)((pool) + (table)[c]))
+#else
+#define CHUNK(table, pool, c) ((global uint *)(table)[c])
+#endif
+kernel void sums(global const ulong *table, global uchar *pool, global uint *out, uint words) {
+    size_t c = get_global_id(0);
+    uint sum = 0;
+    for (uint i = 0; i < words; i++) sum += CHUNK(table, pool, c)[i];
+    out[c] = sum;
+}
+kernel void fill(global const ulong *table, global uchar *pool, uint c, uint value) {
+    CHUNK(table, pool, c)[get_global_id(0)] = value;
+}";
+
+struct Fixture {
+    opened: Opened,
+    mode: MemoryMode,
+    port: &'static DeviceBuffers,
+    buffers: Buffers,
+}
+
+/// Memory that never goes away.
+pub fn memory(sizer: &Sizer) -> Arena {
+    let bytes = vec![MaybeUninit::new(0xA5); sizer.required().unwrap()];
+    Arena::new(Box::leak(bytes.into_boxed_slice())).unwrap()
+}
+
+fn fixture(mode: MemoryMode) -> Fixture {
+    let opened = open().unwrap();
+    let mut sizer = Sizer::new();
+    DeviceBuffers::size(&mut sizer, REGIONS).unwrap();
+    let (context, queue) = (&opened.context, &opened.queue);
+    let pool_bytes = POOL_CHUNKS * CHUNK + 100;
+    let port =
+        DeviceBuffers::new(&mut memory(&sizer), REGIONS, context, queue, mode, pool_bytes).unwrap();
+    let port: &'static DeviceBuffers = Box::leak(Box::new(port));
+    assert_eq!(port.mode(), mode);
+    let mut sizer = Sizer::new();
+    Buffers::size(&mut sizer, 16).unwrap();
+    let buffers = Buffers::new(&mut memory(&sizer), 16, port).unwrap();
+    Fixture { opened, mode, port, buffers }
+}
+
+impl Fixture {
+    fn kernel(&self, name: &'static std::ffi::CStr) -> Kernel {
+        let offsets = if self.mode == MemoryMode::Buffers { "#define OFFSETS\n" } else { "" };
+        kernel(&self.opened.context, &format!("{offsets}{KERNELS}"), name)
+    }
+
+    fn block(&self, bytes: usize) -> Block {
+        Block::new(&self.opened.context, &self.opened.queue, self.mode, bytes).unwrap()
+    }
+
+    /// A chunk whose every word is that number.
+    fn chunk(&self, slot: usize, word: u32) {
+        self.buffers.allocate(slot, Use::Kv, CHUNK, CHUNK / 2).unwrap();
+        for part in [1, 0] {
+            let mut part = self.buffers.part(slot, part).unwrap();
+            assert!(part.bytes().iter().all(|byte| *byte == 0), "{:?}", self.mode);
+            part.bytes().chunks_exact_mut(4).for_each(|w| w.copy_from_slice(&word.to_ne_bytes()));
+        }
+        self.buffers.publish(slot).unwrap();
+    }
+
+    fn table(&self, regions: &[DeviceRegion]) -> Block {
+        let mut table = self.block(regions.len() * 8);
+        let entries: Vec<u8> = regions.iter().flat_map(|r| r.entry().to_ne_bytes()).collect();
+        table.write(0, &entries).unwrap();
+        table
+    }
+
+    /// Sums the words of each region on the device.
+    fn sums(&self, regions: &[DeviceRegion]) -> Vec<u32> {
+        let mut kernel = self.kernel(c"sums");
+        let (table, out) = (self.table(regions), self.block(regions.len() * 4));
+        kernel.set_memory(0, table.region()).unwrap();
+        kernel.set_memory(1, regions[0]).unwrap();
+        kernel.set_memory(2, out.region()).unwrap();
+        kernel.set_value(3, (CHUNK / 4) as u32).unwrap();
+        if self.mode != MemoryMode::Buffers {
+            let list: Vec<u64> = regions.iter().map(|region| region.address).collect();
+            kernel.list_memory(&list).unwrap();
+        }
+        let size = WorkSize { global: [regions.len(), 1, 1], local: None };
+        self.opened.queue.run(&kernel, size).unwrap();
+        let mut read = vec![0; regions.len() * 4];
+        out.read(0, &mut read).unwrap();
+        read.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// Writes a number to every word of a region on the device.
+    fn fill(&self, region: DeviceRegion, value: u32) {
+        let mut kernel = self.kernel(c"fill");
+        let table = self.table(&[region]);
+        kernel.set_memory(0, table.region()).unwrap();
+        kernel.set_memory(1, region).unwrap();
+        kernel.set_value(2, 0u32).unwrap();
+        kernel.set_value(3, value).unwrap();
+        self.opened.queue.run(&kernel, WorkSize::linear(CHUNK / 4, 64)).unwrap();
+        self.opened.queue.finish().unwrap();
+    }
+
+    fn words_are(&self, slot: usize, word: u32) -> bool {
+        let lease = self.buffers.lease(slot).unwrap();
+        lease.chunks_exact(4).all(|bytes| bytes == word.to_ne_bytes())
+    }
+}
+
+fn code<T>(result: Result<T>) -> Option<Code> {
+    result.err().map(|error| error.code)
+}
+
+fn each_mode(test: impl Fn(Fixture)) {
+    let Some(opened) = open() else { return };
+    for mode in modes(&opened) {
+        test(fixture(mode));
+    }
+}
+
+#[test]
+fn chunks_go_to_the_device_and_back() {
+    each_mode(|f| {
+        for slot in 0..5 {
+            f.chunk(slot, slot as u32 + 1);
+        }
+        let words = (CHUNK / 4) as u32;
+        // Twice: the second pass finds the chunks where the first one left them.
+        for _ in 0..2 {
+            let leases: Vec<_> = (0..5).map(|slot| f.buffers.lease_device(slot).unwrap()).collect();
+            assert_eq!(leases[0].bytes(), CHUNK);
+            let regions: Vec<_> = leases.iter().map(|lease| lease.region()).collect();
+            let expected: Vec<u32> = (1..6).map(|word| word * words).collect();
+            assert_eq!(f.sums(&regions), expected, "{:?}", f.mode);
+        }
+        assert!(f.words_are(3, 4));
+        {
+            let last = f.buffers.lock_device(4).unwrap();
+            assert_eq!(last.bytes(), CHUNK);
+            f.fill(last.region(), 77);
+        }
+        assert!(f.words_are(4, 77));
+        f.buffers.lock(4).unwrap().fill(0x01);
+        let lease = f.buffers.lease_device(4).unwrap();
+        assert_eq!(f.sums(&[lease.region()]), [0x0101_0101u32.wrapping_mul(words)]);
+        drop(lease);
+        // What is used again is zero again (`chunk` checks), wherever it was released from.
+        for slot in [4, 3] {
+            f.buffers.release(slot).unwrap();
+            f.chunk(slot, 9);
+        }
+        for slot in 0..5 {
+            f.buffers.release(slot).unwrap();
+        }
+        assert_eq!(f.buffers.allocated_bytes(), 0);
+    });
+}
+
+#[test]
+fn one_party_at_a_time_where_both_cannot_see() {
+    each_mode(|f| {
+        f.chunk(0, 5);
+        let both = f.mode == MemoryMode::Fine;
+        let leased = if both { None } else { Some(Code::Leased) };
+        {
+            let _device = f.buffers.lease_device(0).unwrap();
+            assert_eq!(code(f.buffers.lease(0)), leased, "{:?}", f.mode);
+            let _second = f.buffers.lease_device(0).unwrap();
+            assert_eq!(code(f.buffers.lock_device(0)), Some(Code::Leased));
+            assert_eq!(code(f.buffers.release(0)), Some(Code::Leased));
+        }
+        assert!(!f.buffers.is_leased(0));
+        {
+            let _host = f.buffers.lease(0).unwrap();
+            assert_eq!(code(f.buffers.lease_device(0)), leased, "{:?}", f.mode);
+            let _second = f.buffers.lease(0).unwrap();
+        }
+        {
+            let _device = f.buffers.lock_device(0).unwrap();
+            assert_eq!(code(f.buffers.lease(0)), Some(Code::Leased));
+            assert_eq!(code(f.buffers.lease_device(0)), Some(Code::Leased));
+        }
+        assert!(f.words_are(0, 5));
+        assert_eq!(code(f.buffers.lease_device(1)), Some(Code::BadState));
+        assert_eq!(code(f.buffers.lock_device(1)), Some(Code::BadState));
+        assert_eq!(code(f.buffers.lease_device(99)), Some(Code::InvalidArgument));
+        f.buffers.release(0).unwrap();
+    });
+}
+
+#[test]
+fn weights_have_memory_of_their_own_and_the_swap_ordinary_memory() {
+    each_mode(|f| {
+        f.buffers.allocate(0, Use::Weights, 3 * CHUNK + 5, 3 * CHUNK + 5).unwrap();
+        f.buffers.part(0, 0).unwrap().bytes()[3 * CHUNK + 4] = 7;
+        f.buffers.publish(0).unwrap();
+        let lease = f.buffers.lease_device(0).unwrap();
+        assert_eq!(lease.region().offset, 0);
+        f.fill(lease.region(), 3);
+        drop(lease);
+        let host = f.buffers.lease(0).unwrap();
+        assert_eq!((host[0], host[CHUNK], host[3 * CHUNK + 4]), (3, 0, 7));
+        assert_eq!(host.as_ptr().addr() % 4096, 0);
+        drop(host);
+        f.buffers.allocate(1, Use::Swap, CHUNK, CHUNK).unwrap();
+        f.buffers.publish(1).unwrap();
+        f.buffers.lock(1).unwrap().fill(1);
+        assert_eq!(code(f.buffers.lease_device(1)), Some(Code::InvalidArgument));
+        // Nothing holds it: the refusal gave its lease back.
+        f.buffers.release(1).unwrap();
+        f.buffers.release(0).unwrap();
+    });
+}
+
+#[test]
+fn limits_are_errors_and_leave_nothing_behind() {
+    each_mode(|f| {
+        assert_eq!(code(f.port.allocate(Use::Kv, 0)), Some(Code::InvalidArgument));
+        assert_eq!(code(f.port.allocate(Use::Weights, 1 << 50)), Some(Code::LimitExceeded));
+        for _ in 0..2 {
+            let limit = if f.mode == MemoryMode::Buffers { POOL_CHUNKS } else { REGIONS };
+            for slot in 0..limit {
+                f.chunk(slot, 1);
+            }
+            let refused = f.buffers.allocate(limit, Use::Kv, CHUNK, CHUNK);
+            let expected = match f.mode {
+                MemoryMode::Buffers => Code::OutOfMemory,
+                _ => Code::LimitExceeded,
+            };
+            assert_eq!(code(refused), Some(expected));
+            if f.mode == MemoryMode::Buffers {
+                let larger = f.buffers.allocate(limit, Use::Kv, CHUNK + 4096, CHUNK + 4096);
+                assert_eq!(code(larger), Some(Code::LimitExceeded));
+            }
+            for slot in 0..limit {
+                f.buffers.release(slot).unwrap();
+            }
+        }
+        if f.mode == MemoryMode::Buffers {
+            let larger_than_the_pool = f.port.allocate(Use::Kv, (POOL_CHUNKS + 1) * CHUNK);
+            assert_eq!(code(larger_than_the_pool), Some(Code::OutOfMemory));
+        }
+    });
+}
+
+/// Workers and compute take turns on the same chunks; nobody reads what is not there.
+#[test]
+fn parties_race_for_a_chunk() {
+    each_mode(|f| {
+        f.chunk(0, 5);
+        let patiently = |attempt: &dyn Fn() -> Result<()>| {
+            loop {
+                match attempt() {
+                    Ok(()) => return,
+                    Err(error) => assert_eq!(error.code, Code::Leased),
+                }
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        patiently(&|| {
+                            let lease = f.buffers.lease(0)?;
+                            assert!(lease.iter().step_by(4).all(|byte| *byte == 5));
+                            Ok(())
+                        });
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    patiently(&|| f.buffers.lease_device(0).map(|_| ()));
+                }
+            });
+        });
+        f.buffers.release(0).unwrap();
+    });
+}

@@ -35,7 +35,8 @@
 // Tokens of one KV chunk.
 #define MZ_CHUNK_TOKENS 256
 
-// Negative results. Groups of ten say who is concerned: the call, memory, storage, data, time.
+// Negative results. Groups of ten say who is concerned: the call, memory, storage, data,
+// time, the accelerator.
 typedef enum mz_err {
     // An argument is outside its documented range: correct the call.
     MZ_ERR_INVALID_ARGUMENT = -10,
@@ -75,6 +76,14 @@ typedef enum mz_err {
     MZ_ERR_CANCELLED = -50,
     // The deadline passed first.
     MZ_ERR_DEADLINE_PASSED = -51,
+    // There is no accelerator library, or no device that fits.
+    MZ_ERR_NO_DEVICE = -60,
+    // The accelerator's driver refused or failed; mz_error.value is its own number.
+    MZ_ERR_DEVICE_FAILED = -61,
+    // The driver's compiler failed.
+    MZ_ERR_BUILD_FAILED = -62,
+    // The accelerator was lost while it computed: close everything on it and open it again.
+    MZ_ERR_DEVICE_LOST = -63,
 } mz_err;
 
 // How chunks are packed into the RAM swap.

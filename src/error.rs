@@ -65,7 +65,7 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Code; 19] = [
+    pub const ALL: [Code; 23] = [
         Code::InvalidArgument,
         Code::BadState,
         Code::MemoryTooSmall,
@@ -85,6 +85,10 @@ impl Code {
         Code::Mismatch,
         Code::Cancelled,
         Code::DeadlinePassed,
+        Code::NoDevice,
+        Code::DeviceFailed,
+        Code::BuildFailed,
+        Code::DeviceLost,
     ];
 
     /// The code of that number.

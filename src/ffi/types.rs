@@ -18,7 +18,8 @@ pub const MZ_IO_ALIGN: u32 = 4096;
 /// Tokens of one KV chunk.
 pub const MZ_CHUNK_TOKENS: u32 = 256;
 
-/// Negative results. Groups of ten say who is concerned: the call, memory, storage, data, time.
+/// Negative results. Groups of ten say who is concerned: the call, memory, storage, data,
+/// time, the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum MzErr {
@@ -60,6 +61,14 @@ pub enum MzErr {
     Cancelled = -50,
     /// The deadline passed first.
     DeadlinePassed = -51,
+    /// There is no accelerator library, or no device that fits.
+    NoDevice = -60,
+    /// The accelerator's driver refused or failed; mz_error.value is its own number.
+    DeviceFailed = -61,
+    /// The driver's compiler failed.
+    BuildFailed = -62,
+    /// The accelerator was lost while it computed: close everything on it and open it again.
+    DeviceLost = -63,
 }
 
 /// How chunks are packed into the RAM swap.
@@ -287,6 +296,10 @@ impl MzErr {
             Code::Mismatch => MzErr::Mismatch,
             Code::Cancelled => MzErr::Cancelled,
             Code::DeadlinePassed => MzErr::DeadlinePassed,
+            Code::NoDevice => MzErr::NoDevice,
+            Code::DeviceFailed => MzErr::DeviceFailed,
+            Code::BuildFailed => MzErr::BuildFailed,
+            Code::DeviceLost => MzErr::DeviceLost,
         }
     }
 }

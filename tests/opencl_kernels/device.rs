@@ -166,7 +166,7 @@ impl Device {
                 for (entry, chunk) in entries.iter_mut().zip(chunks).rev() {
                     let Some(chunk) = chunk else { continue };
                     let block = self.halves(chunk);
-                    *entry = TableEntry::f16(block.address().unwrap(), 256);
+                    *entry = TableEntry::f16(block.region().address, 256);
                     blocks.push(block);
                 }
             }
@@ -207,14 +207,14 @@ impl Call<'_> {
 
     pub fn memory(mut self, block: &Block) -> Self {
         let index = self.index();
-        self.kernel.set_memory(index, block.memory()).unwrap();
+        self.kernel.set_memory(index, block.region()).unwrap();
         self
     }
 
     pub fn table(mut self, chunks: &Chunks) -> Self {
         if let Table::Addresses(_) = self.device.table {
             let addresses: Vec<u64> =
-                chunks.blocks.iter().map(|block| block.address().unwrap()).collect();
+                chunks.blocks.iter().map(|block| block.region().address).collect();
             self.kernel.list_memory(&addresses).unwrap();
         }
         self.memory(&chunks.table)

@@ -8,7 +8,7 @@
 //         item i:  scores of keys i, i + WIDTH, ... for all rows     ROWS x EACH sums in registers
 //         group:   maximum of each row, factor = exp2(old - new)
 //         item i:  p = exp2(score - maximum) into local memory, sums of p
-//         item i:  out[row] = out[row] factor + sum over its tokens of p[token][row] V[token][slice]
+//         item i:  out[row] = out[row] factor + sum of p[token][row] V[token][slice], its tokens
 //
 // The slice of an item is VEC values of the head; WIDTH / SLICES teams of items share the tokens.
 // Each key loaded is used ROWS times, each query loaded from local memory EACH times, each value

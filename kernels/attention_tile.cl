@@ -1,6 +1,6 @@
-// Attention of many queries over all chunks of a layer, for long prompts: tiles of K, then of V, are
-// staged in local memory and used by all rows of a work-group. attention_stream.cl is the body for
-// few queries; which one to take depends on the number of queries alone.
+// Attention of many queries over all chunks of a layer, for long prompts: tiles of K, then of V,
+// are staged in local memory and used by all rows of a work-group. attention_stream.cl is the body
+// for few queries; which one to take depends on the number of queries alone.
 //
 // A work-group takes one KV head and ROWS rows; a row is one query of one query head of the KV
 // head's group. Item (y, x) of (ROWS / 4, 16):

@@ -1,5 +1,5 @@
-// y = x / sqrt(mean(x^2) + epsilon) * weight, row by row. A row is a token's residual stream, or one
-// query or key head of a token where heads are normalised one by one.
+// y = x / sqrt(mean(x^2) + epsilon) * weight, row by row. A row is a token's residual stream, or
+// one query or key head of a token where heads are normalised one by one.
 //
 // Build option: MZ_WIDTH, a power of two; 64 suits heads, 256 the residual stream.
 //

@@ -1,5 +1,5 @@
-// Rotates pairs of values of each head by position x frequency, in place, and multiplies by a scale:
-// the attention scale for queries, 1 for keys.
+// Rotates pairs of values of each head by position x frequency, in place, and multiplies by a
+// scale: the attention scale for queries, 1 for keys.
 //
 // mz_rotary
 //     x           float [tokens][heads][2 x pairs]

@@ -1,5 +1,5 @@
-// Weights as model files hold them, eight values at a time. It is put after common.cl and before the
-// matrix products. All formats are ggml's; numbers are little-endian.
+// Weights as model files hold them, eight values at a time. It is put after common.cl and before
+// the matrix products. All formats are ggml's; numbers are little-endian.
 //
 // Build option: MZ_WEIGHTS, one of the formats below.
 //

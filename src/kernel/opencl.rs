@@ -1,4 +1,4 @@
-//! The kernels in OpenCL C: their sources, the macros they are built with and how they are launched.
+//! The kernels in OpenCL C: their sources, the macros they are built with, how they are launched.
 //!
 //! Invariant: macros and work-group sizes of one kernel come from the same value here, since a
 //! kernel whose macros disagree with its launch computes nonsense. What each argument is stands at
@@ -153,7 +153,10 @@ impl AttentionShape {
     pub fn is_supported(&self) -> bool {
         let dims = u32::from(HEAD_DIM_MIN)..=u32::from(HEAD_DIM_MAX);
         let heads = self.kv_heads > 0 && self.heads > 0 && self.heads.is_multiple_of(self.kv_heads);
-        heads && self.queries > 0 && dims.contains(&self.head_dim) && self.head_dim % 8 == 0
+        heads
+            && self.queries > 0
+            && dims.contains(&self.head_dim)
+            && self.head_dim.is_multiple_of(8)
     }
 
     /// Rows of one key head: queries times the query heads that share it.

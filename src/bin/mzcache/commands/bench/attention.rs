@@ -141,11 +141,12 @@ impl Bench {
                 kernel.set_value(index, number)?;
             }
             kernel.set_value(9, 0.0f32)?;
-            kernel.set_value(10, split_chunks)?;
+            kernel.set_value(10, 0u32)?;
+            kernel.set_value(11, split_chunks)?;
             let mut held = memory.blocks;
             if device.mode == MemoryMode::Buffers {
                 let pool = held.first().ok_or_else(unsupported)?;
-                kernel.set_memory(11, pool.region())?;
+                kernel.set_memory(12, pool.region())?;
             }
             held.push(memory.table);
             layers.push(Layer { kernel, _chunks: held });

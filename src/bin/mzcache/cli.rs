@@ -46,6 +46,55 @@ pub enum Command {
     Chat(Chat),
     Demo(Demo),
     Profile(Profile),
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// Measures parts beside their own bounds.
+#[derive(Debug, Subcommand)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub enum Bench {
+    Attention(BenchAttention),
+}
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  mzcache bench attention
+  mzcache bench attention --device nvidia --json";
+
+/// Attention over a long context on an accelerator, beside its copy bandwidth.
+#[derive(Args, Debug)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchAttention {
+    #[command(flatten)]
+    pub accelerator: Accelerator,
+    /// Tokens of context.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "8192,16384,32768",
+        value_parser = tokens()
+    )]
+    pub contexts: Vec<u32>,
+    /// Queries at once.
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queries: u32,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which accelerator.
+#[derive(Args, Clone, Debug)]
+pub struct Accelerator {
+    /// Part of the device's, platform's or vendor's name [default: the best one].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// The OpenCL library [default: looked for where systems keep it].
+    #[arg(long, value_name = "FILE", env = "MZCACHE_OPENCL")]
+    pub library: Option<PathBuf>,
 }
 
 /// Answers one prompt, after an eviction if you ask for one.

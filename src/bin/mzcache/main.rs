@@ -71,6 +71,7 @@ fn run(cli: &Cli) -> Outcome<()> {
         Command::Profile(arguments) => commands::profile(&cli.common, arguments, &mut console),
         Command::Run(arguments) => commands::run(&cli.common, arguments, &mut console),
         Command::Chat(arguments) => commands::chat(&cli.common, arguments, &mut console),
+        Command::Bench(which) => commands::bench(which, &mut console),
         Command::Demo(arguments) => commands::demo(&cli.common, arguments, &mut console),
     }
 }

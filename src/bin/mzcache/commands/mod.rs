@@ -1,11 +1,13 @@
 //! What the commands do, one module each, and the console that they share.
 
+mod bench;
 mod chat;
 mod console;
 mod demo;
 mod profile;
 mod run;
 
+pub use bench::bench;
 pub use chat::chat;
 pub use console::Console;
 pub use demo::demo;

@@ -100,6 +100,14 @@ fn a_demo_with_q8_gives_the_same_tokens_in_every_cycle() {
 }
 
 #[test]
+fn a_run_without_a_context_evicts_weights() {
+    let place = cache();
+    let arguments = ["run", "-m", model_text(), "-p", "so", "-n", "3", "--json", "--evict", "50%"];
+    let answer = json(&program(place.path(), &arguments));
+    assert!(answer["evicted"]["bytes_freed"].as_u64().unwrap() > 0);
+}
+
+#[test]
 fn a_run_answers_the_same_after_an_eviction() {
     let place = cache();
     let context = place.path().join("context.txt");
@@ -134,6 +142,37 @@ fn a_seed_repeats_an_answer_and_the_prompt_may_come_from_standard_input() {
     };
     assert_eq!(run("7"), run("7"));
     assert_ne!(run("7"), run("8"));
+}
+
+#[test]
+fn an_accelerator_that_is_not_there_is_an_error_or_a_note() {
+    let place = cache();
+    let run = |backend: &str| {
+        let common = ["run", "-m", model_text(), "-p", "so", "-n", "3", "--backend", backend];
+        program(place.path(), &[&common[..], &["--device", "no such device"]].concat())
+    };
+    expect_failure(&run("opencl"), &["hint: ", "--backend cpu"]);
+    let output = run("auto");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("computing on the processor: "));
+}
+
+#[test]
+fn a_demo_on_an_accelerator_gives_the_same_tokens_at_every_level() {
+    let place = cache();
+    let accelerator = ["--backend", "opencl", "--codec", "raw", "--levels", "100,50,0"];
+    let output = program(place.path(), &[&DEMO[..], &accelerator].concat());
+    if output.status.code() == Some(1) && std::env::var_os("MZ_CI").is_none() {
+        eprintln!("NOT CHECKED: no accelerator: {}", text(&output.stderr));
+        return;
+    }
+    let report = json(&output);
+    for level in report["levels"].as_array().unwrap() {
+        assert_eq!(level["tokens_match"], true, "{level}");
+    }
+    // The second time its programs come out of the cache.
+    assert!(fs::read_dir(place.path().join("opencl")).unwrap().count() > 0);
+    json(&program(place.path(), &[&DEMO[..], &accelerator].concat()));
 }
 
 fn say(mut child: Child, lines: &str) -> Output {

@@ -107,6 +107,6 @@ impl Runtime {
     fn why_off(&self, layer: LayerIndex) -> Error {
         let core = self.shared.core.lock();
         let evicted = Error::new(Code::Cancelled, "layer was evicted").with(layer.get());
-        core.restore_error.unwrap_or(evicted)
+        core.machine.restore_failure().or(core.restore_error).unwrap_or(evicted)
     }
 }

@@ -78,6 +78,14 @@ impl Machine {
         Some(u32::from(column) * u32::from(CHUNK_TOKENS))
     }
 
+    /// Why the running restore is being given up, if it is; it ends when its last actions have.
+    pub fn restore_failure(&self) -> Option<Error> {
+        match &self.goal {
+            Goal::Restore(restoration) => restoration.error(),
+            _ => None,
+        }
+    }
+
     fn restoration(&mut self) -> &mut Restoration {
         match &mut self.goal {
             Goal::Restore(restoration) => restoration,

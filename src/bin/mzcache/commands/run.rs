@@ -100,6 +100,11 @@ pub fn run(common: &Common, options: &Options, console: &mut Console<'_>) -> Out
 }
 
 fn evict(console: &mut Console<'_>, engine: &Engine, options: &Options) -> Outcome<Option<Report>> {
+    if options.eviction.remaining.is_none() && options.eviction.evict.is_none() {
+        return Ok(None);
+    }
+    // Without a context nothing was needed yet; shares are of what an answer needs.
+    engine.session.runtime().restore()?;
     let resident = engine.resident_bytes();
     let bytes = match (&options.eviction.remaining, &options.eviction.evict) {
         (Some(share), _) => resident - share.of(resident),

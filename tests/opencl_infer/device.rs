@@ -49,11 +49,11 @@ pub fn intel() -> Option<Platform> {
 
 impl Platform {
     /// `None` where the device has not got the mode.
-    pub fn accelerator(&self, mode: MemoryMode) -> Option<Accelerator> {
-        match Accelerator::open(self.api, Choice::Named(&self.name), Some(mode)) {
+    pub fn accelerator(&self, mode: Option<MemoryMode>) -> Option<Accelerator> {
+        match Accelerator::open(self.api, Choice::Named(&self.name), mode) {
             Ok(accelerator) => Some(accelerator),
-            Err(error) if error.what == mode.name() => {
-                eprintln!("NOT CHECKED: the device has no {}", mode.name());
+            Err(error) if mode.is_some_and(|mode| error.what == mode.name()) => {
+                eprintln!("NOT CHECKED: the device has no {}", error.what);
                 None
             }
             Err(error) => panic!("{error}"),

@@ -68,10 +68,15 @@ pub fn open(accelerator: &Accelerator, model: &str, codec: CodecId, threads: usi
     open_parts(accelerator, parts).unwrap()
 }
 
-pub fn open_parts(accelerator: &Accelerator, parts: Parts) -> Result<Session> {
+/// Where compiled programs are kept from test to test.
+pub fn programs() -> CString {
     let directory = format!("{}/opencl-programs", env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&directory).unwrap();
-    let directory = CString::new(directory).unwrap();
+    CString::new(directory).unwrap()
+}
+
+pub fn open_parts(accelerator: &Accelerator, parts: Parts) -> Result<Session> {
+    let directory = programs();
     let cache = Some(ProgramCache::new(&directory));
     let options = ClOptions { cache, ..ClOptions::default() };
     let Parts { model, config, ports } = parts;

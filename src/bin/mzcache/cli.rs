@@ -48,6 +48,12 @@ pub enum Command {
     Profile(Profile),
     #[command(subcommand)]
     Bench(Bench),
+    /// Compiles kernels for another mzcache, which a crash of the compiler must not take down.
+    #[command(hide = true)]
+    CompileOpencl {
+        /// What to compile.
+        request: PathBuf,
+    },
 }
 
 /// Measures parts beside their own bounds.
@@ -250,6 +256,8 @@ pub struct Engine {
     /// What computes.
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     pub backend: Backend,
+    #[command(flatten)]
+    pub accelerator: Accelerator,
     /// Compute threads [default: all cores].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
@@ -319,6 +327,10 @@ impl Order {
 pub enum Backend {
     /// The processor.
     Cpu,
+    /// An accelerator, through OpenCL.
+    Opencl,
+    /// An accelerator if there is one that can, else the processor.
+    Auto,
 }
 
 fn tokens() -> clap::builder::RangedI64ValueParser<u32> {

@@ -1,5 +1,6 @@
 //! A model file opened under memory management, with its tokenizer: what every command works on.
 
+use crate::accelerator;
 use crate::cli;
 use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
@@ -80,9 +81,8 @@ impl Engine {
         };
         let team: &'static ThreadTeam = leak(ThreadTeam::new(host.threads(), &FutexPark));
         team.open(usize::from(threads), &[])?;
-        let memory = map_arena(Session::required_bytes(&model, &config)?)?;
         let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
-        let session = Session::open(model, &config, memory, ports)?;
+        let session = open_session(model, &config, ports, options, cache, console)?;
         if !session.runtime().stats().model_is_direct {
             console.note(
                 "this file system refuses O_DIRECT; the model is read through the page cache",
@@ -148,6 +148,31 @@ impl Engine {
     pub fn evict(&self, bytes: u64) -> Outcome<Report> {
         Ok(self.session.runtime().evict(ByteCount::new(bytes), None)?)
     }
+}
+
+/// On what the options ask for; `auto` says where it fell back.
+fn open_session(
+    model: Model,
+    config: &SessionConfig<'_>,
+    ports: SessionPorts,
+    options: &cli::Engine,
+    cache: &CacheDir,
+    console: &mut Console<'_>,
+) -> Outcome<Session> {
+    if options.backend != cli::Backend::Cpu {
+        match accelerator::open(model, config, ports, &options.accelerator, cache) {
+            Ok((session, device)) => {
+                console.note(&format!("computing on {device}"));
+                return Ok(session);
+            }
+            Err(failure) if options.backend == cli::Backend::Opencl => {
+                return Err(failure.hint("choose another with --device, or use --backend cpu"));
+            }
+            Err(failure) => console.note(&format!("computing on the processor: {failure}")),
+        }
+    }
+    let memory = map_arena(Session::required_bytes(&model, config)?)?;
+    Ok(Session::open(model, config, memory, ports)?)
 }
 
 fn leak<T>(value: T) -> &'static T {

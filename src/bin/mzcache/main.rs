@@ -1,7 +1,8 @@
 //! The program `mzcache`: parses the command line, runs a command, turns its outcome into messages
 //! and an exit code. 0 is success, 1 a failure, 2 a wrong command line.
 //!
-//! `cli` says what may be asked for, `commands` what is done, on an `engine`. Text goes through
+//! `cli` says what may be asked for, `commands` what is done, on an `engine`,
+//! which may compute on an `accelerator`. Text goes through
 //! `text`, `template` and `sample`; models with random weights come from `shape` and `synthetic`;
 //! files are written by `place` under `paths`. Never unsafe, never a panic for what a user or a
 //! file does.
@@ -9,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
 
+mod accelerator;
 mod amount;
 mod cli;
 mod commands;
@@ -71,6 +73,7 @@ fn run(cli: &Cli) -> Outcome<()> {
         Command::Profile(arguments) => commands::profile(&cli.common, arguments, &mut console),
         Command::Run(arguments) => commands::run(&cli.common, arguments, &mut console),
         Command::Chat(arguments) => commands::chat(&cli.common, arguments, &mut console),
+        Command::CompileOpencl { request } => accelerator::compile(request),
         Command::Bench(which) => commands::bench(which, &mut console),
         Command::Demo(arguments) => commands::demo(&cli.common, arguments, &mut console),
     }

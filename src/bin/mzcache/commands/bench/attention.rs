@@ -1,5 +1,5 @@
-//! `mzcache bench attention`: the streaming attention kernel of a decode or a short question against
-//! the time that reading its K and V takes at the device's own copy bandwidth.
+//! `mzcache bench attention`: the streaming attention kernel of a decode or a short question
+//! against the time that reading its K and V takes at the device's own copy bandwidth.
 //!
 //! One chunk table a layer, as many layers as defeat the device's caches, chunks either one after
 //! the other in one block or each in a block of its own in shuffled order.

@@ -71,8 +71,8 @@ impl Device {
         Ok(self.queue.finish()?)
     }
 
-    /// Bytes a second that the device moves when it copies (read and written bytes counted), best of
-    /// a few, for copies of `bytes`.
+    /// Bytes a second that the device moves when it copies (read and written bytes counted), best
+    /// of a few, for copies of `bytes`.
     pub fn copy_bytes_per_s(&self, bytes: usize) -> Outcome<f64> {
         let from = self.block(bytes)?;
         let mut to = self.block(bytes)?;

@@ -16,7 +16,7 @@ const TOLERANCE: u64 = 4 << 20;
 fn two_hundred_cycles_leave_the_memory_where_it_was() {
     let Some(platform) = platform() else { return };
     for mode in MODES {
-        let Some(accelerator) = platform.accelerator(mode) else { continue };
+        let Some(accelerator) = platform.accelerator(Some(mode)) else { continue };
         let oracle = oracle("llama.json");
         let mut session = open(&accelerator, "llama", CodecId::Raw, 2);
         let (context, question) = oracle.prompt.split_at(oracle.prompt.len() - 8);

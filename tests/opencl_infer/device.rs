@@ -49,11 +49,11 @@ pub fn intel() -> Option<Platform> {
 
 impl Platform {
     /// `None` where the device has not got the mode.
-    pub fn accelerator(&self, mode: MemoryMode) -> Option<Accelerator> {
-        match Accelerator::open(self.api, Choice::Named(&self.name), Some(mode)) {
+    pub fn accelerator(&self, mode: Option<MemoryMode>) -> Option<Accelerator> {
+        match Accelerator::open(self.api, Choice::Named(&self.name), mode) {
             Ok(accelerator) => Some(accelerator),
-            Err(error) if error.what == mode.name() => {
-                eprintln!("NOT CHECKED: the device has no {}", mode.name());
+            Err(error) if mode.is_some_and(|mode| error.what == mode.name()) => {
+                eprintln!("NOT CHECKED: the device has no {}", error.what);
                 None
             }
             Err(error) => panic!("{error}"),
@@ -68,10 +68,15 @@ pub fn open(accelerator: &Accelerator, model: &str, codec: CodecId, threads: usi
     open_parts(accelerator, parts).unwrap()
 }
 
-pub fn open_parts(accelerator: &Accelerator, parts: Parts) -> Result<Session> {
+/// Where compiled programs are kept from test to test.
+pub fn programs() -> CString {
     let directory = format!("{}/opencl-programs", env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&directory).unwrap();
-    let directory = CString::new(directory).unwrap();
+    CString::new(directory).unwrap()
+}
+
+pub fn open_parts(accelerator: &Accelerator, parts: Parts) -> Result<Session> {
+    let directory = programs();
     let cache = Some(ProgramCache::new(&directory));
     let options = ClOptions { cache, ..ClOptions::default() };
     let Parts { model, config, ports } = parts;

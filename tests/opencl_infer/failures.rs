@@ -31,7 +31,7 @@ fn a_missing_library_and_an_unknown_device_are_named() {
 #[test]
 fn a_context_longer_than_the_models_is_refused() {
     let Some(platform) = platform() else { return };
-    let Some(accelerator) = platform.accelerator(MemoryMode::Buffers) else { return };
+    let Some(accelerator) = platform.accelerator(Some(MemoryMode::Buffers)) else { return };
     let mut parts = parts("cl-long", &fixture("llama.gguf"), CodecId::Raw, 1);
     parts.config.options.context_tokens_max = TokenCount::new(1 << 17);
     let error = open_parts(&accelerator, parts).map(|_| ()).unwrap_err();
@@ -60,7 +60,7 @@ fn a_device_that_is_too_small_is_refused_before_anything_is_allocated() {
 #[test]
 fn a_pool_that_is_too_small_ends_the_pass_and_a_shorter_one_runs() {
     let Some(platform) = platform() else { return };
-    let Some(accelerator) = platform.accelerator(MemoryMode::Buffers) else { return };
+    let Some(accelerator) = platform.accelerator(Some(MemoryMode::Buffers)) else { return };
     drop(accelerator);
     // The pool holds as much as the device allocates at once: here one chunk of each layer.
     let parts = parts("cl-pool", &fixture("llama.gguf"), CodecId::Raw, 1);
@@ -82,7 +82,7 @@ fn a_pool_that_is_too_small_ends_the_pass_and_a_shorter_one_runs() {
 fn a_pass_that_an_eviction_interrupts_leaves_nothing_leased() {
     let Some(platform) = platform() else { return };
     for mode in crate::device::MODES {
-        let Some(accelerator) = platform.accelerator(mode) else { continue };
+        let Some(accelerator) = platform.accelerator(Some(mode)) else { continue };
         let mut session = open(&accelerator, "qwen3", CodecId::Raw, 2);
         let oracle = oracle("qwen3.json");
         let evictor = session.runtime().evictor();

@@ -36,7 +36,7 @@ fn every_level(accelerator: &Accelerator, model: &str, threads: usize) {
 
 fn in_mode(mode: MemoryMode) {
     let Some(platform) = platform() else { return };
-    let Some(accelerator) = platform.accelerator(mode) else { return };
+    let Some(accelerator) = platform.accelerator(Some(mode)) else { return };
     for model in ["llama", "llama3", "qwen3"] {
         every_level(&accelerator, model, 2);
     }
@@ -75,7 +75,7 @@ fn live_entries(session: &mut Session, layer: u16) -> Vec<u64> {
 fn entries_of_chunks_that_are_gone_point_nowhere() {
     let Some(platform) = platform() else { return };
     for mode in MODES {
-        let Some(accelerator) = platform.accelerator(mode) else { continue };
+        let Some(accelerator) = platform.accelerator(Some(mode)) else { continue };
         let oracle = oracle("llama.json");
         let mut session = open(&accelerator, "llama", CodecId::Raw, 1);
         session.append(&oracle.prompt, 0).unwrap();

@@ -11,3 +11,4 @@ mod device;
 mod failures;
 mod levels;
 mod oracles;
+mod order;

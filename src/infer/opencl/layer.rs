@@ -72,7 +72,7 @@ impl Activations {
             gate: block(shape.feed_forward * lanes_max)?,
             up: block(shape.feed_forward * lanes_max)?,
             logits: block(shape.vocabulary * rows_max)?,
-            halves: match programs.report.is_half {
+            halves: match programs.attention.to_half.is_some() {
                 true => Some(block(shape.query_values() * lanes_max)?),
                 false => None,
             },
@@ -215,8 +215,11 @@ impl<'a> Stage<'a> {
     /// Queries in the type that attention takes.
     fn queries(&mut self) -> Result<DeviceRegion> {
         let q = self.work.q.region();
-        let (Some(kernel), Some(halves)) =
-            (&mut self.programs.attention.to_half, &self.work.halves)
+        let attention = &mut self.programs.attention;
+        let is_few = self.tokens > 1 && class_of(self.tokens).is_some();
+        let takes_halves = attention.all_take_halves || (attention.few_takes_halves && is_few);
+        let (true, Some(kernel), Some(halves)) =
+            (takes_halves, &mut attention.to_half, &self.work.halves)
         else {
             return Ok(q);
         };

@@ -10,14 +10,13 @@ use crate::infer::model::{Model, Shape, Tensor};
 use crate::infer::names::Role;
 use crate::kernel::math::WeightType;
 use crate::kernel::opencl::{
-    ADD, ADD_BIAS, ATTENTION_COMBINE, ATTENTION_STREAM, ATTENTION_TILE, AttentionShape,
-    AttentionStream, AttentionTile, FEW_TOKENS_MAX, HALF, KV_STORE, MATMUL_FEW, MATMUL_MANY, Macro,
-    POOL, RMS_NORM, ROTARY, RmsNorm, STREAM_QUERIES_MAX, SUBGROUP, SWIGLU, Source, TO_HALF,
-    Weights, few_macro,
+    ADD, ADD_BIAS, ATTENTION_COMBINE, ATTENTION_TILE, AttentionShape, AttentionStream,
+    AttentionTile, FEW_TOKENS_MAX, HALF, KV_STORE, MATMUL_FEW, MATMUL_MANY, Macro, POOL, RMS_NORM,
+    ROTARY, RmsNorm, STREAM_QUERIES_MAX, SUBGROUP, SWIGLU, Source, TO_HALF, Weights, few_macro,
 };
 use crate::port::opencl::{
-    BuildLog, BuildOptions, Compiler, DeviceKind, Kernel, MemoryMode, Origin, Program,
-    ProgramCache, ProgramSource, Workarounds,
+    BuildLog, BuildOptions, Compiler, DeviceKind, DriverFamily, Kernel, MemoryMode, Origin,
+    Program, ProgramCache, ProgramSource, Workarounds,
 };
 
 /// How kernels are built.
@@ -28,7 +27,8 @@ pub struct ClOptions<'a> {
     /// Compiles in a child process, when there is a cache to pass the result through. Drivers with
     /// [`Workarounds::BUILD_IN_CHILD`] ask for it.
     pub compiler: Option<&'a Compiler<'a>>,
-    /// Whether queries and keys are multiplied in half precision; the device's choice where `None`.
+    /// Whether queries and keys are multiplied in half precision; where the device does so faster
+    /// if `None`.
     pub half: Option<bool>,
 }
 
@@ -46,8 +46,10 @@ pub struct ClReport {
     pub spilling: u32,
     /// See `spilling`.
     pub spilling_kernel: Option<&'static str>,
-    /// Whether queries and keys are multiplied in half precision.
+    /// Whether queries and keys are multiplied in half precision everywhere.
     pub is_half: bool,
+    /// Whether a few queries attend on matrix units, which multiply in half precision always.
+    pub has_matrix_units: bool,
     /// Whether sums go through subgroup functions.
     pub has_subgroups: bool,
 }
@@ -96,8 +98,11 @@ pub(super) struct Attention {
     pub(super) many: Option<(Kernel, AttentionTile)>,
     pub(super) combine: Kernel,
     pub(super) kv_store: Kernel,
-    /// Queries for half arithmetic.
+    /// Queries for arithmetic in half precision.
     pub(super) to_half: Option<Kernel>,
+    /// Which bodies take halves: those of few queries, and all.
+    pub(super) few_takes_halves: bool,
+    pub(super) all_take_halves: bool,
 }
 
 /// All kernels of a model.
@@ -251,15 +256,10 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
         const { assert!(STREAM_QUERIES_MAX == FEW_TOKENS_MAX) };
         let local_bytes = self.accelerator.device().local_bytes;
         let most = usize::try_from(STREAM_QUERIES_MAX).unwrap_or(usize::MAX);
-        let mut stream = |queries: usize| {
-            let sizes = AttentionStream::new(attention_shape(shape, queries), local_bytes);
-            let sizes = sizes.ok_or(NO_SHAPE)?;
-            Ok::<_, Error>((self.kernel(ATTENTION_STREAM, &sizes.macros())?, sizes))
-        };
-        let one = stream(1)?;
+        let one = self.stream(shape, 1)?;
         let few = match config.batch_tokens_max {
             1 => None,
-            tokens => Some(stream(tokens.min(most))?),
+            tokens => Some(self.matrix_or_stream(shape, tokens.min(most))?),
         };
         let many = match config.batch_tokens_max {
             tokens if tokens <= most => None,
@@ -276,11 +276,42 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
             many,
             combine: self.kernel(ATTENTION_COMBINE, &[head_dim])?,
             kv_store: self.kernel(KV_STORE, &[head_dim])?,
-            to_half: match self.report.is_half {
+            to_half: match self.report.is_half || self.report.has_matrix_units {
                 true => Some(self.kernel(TO_HALF, &[])?),
                 false => None,
             },
+            few_takes_halves: self.report.has_matrix_units,
+            all_take_halves: self.report.is_half,
         })
+    }
+
+    fn stream(&mut self, shape: &Shape, queries: usize) -> Result<(Kernel, AttentionStream)> {
+        let local_bytes = self.accelerator.device().local_bytes;
+        let sizes = AttentionStream::new(attention_shape(shape, queries), local_bytes);
+        let sizes = sizes.ok_or(NO_SHAPE)?;
+        Ok((self.kernel(sizes.source(), &sizes.macros())?, sizes))
+    }
+
+    /// Matrix units where there are some. Only the compiler knows whether the device is new enough.
+    fn matrix_or_stream(
+        &mut self,
+        shape: &Shape,
+        queries: usize,
+    ) -> Result<(Kernel, AttentionStream)> {
+        let is_nvidia = self.accelerator.device().driver.family == DriverFamily::Nvidia;
+        let is_wanted = is_nvidia && self.options.half != Some(false);
+        let sizes = AttentionStream::matrix(attention_shape(shape, queries));
+        if let Some(sizes) = sizes.filter(|_| is_wanted) {
+            match self.kernel(sizes.source(), &sizes.macros()) {
+                Ok(kernel) => {
+                    self.report.has_matrix_units = true;
+                    return Ok((kernel, sizes));
+                }
+                Err(error) if error.code == Code::BuildFailed => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream(shape, queries)
     }
 
     fn norm(&mut self, sizes: RmsNorm) -> Result<(Kernel, RmsNorm)> {

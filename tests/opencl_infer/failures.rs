@@ -1,11 +1,16 @@
 //! What cannot be opened says why.
 
 use crate::device::{Platform, greedy, open, open_parts, platform};
-use crate::models::{fixture, oracle, parts};
-use mzcache::infer::opencl::Accelerator;
-use mzcache::port::opencl::{Api, Choice, DeviceInfo, Devices, MemoryMode, SvmCaps};
-use mzcache::units::{ByteCount, CodecId, TokenCount};
+use crate::models::{Parts, fixture, oracle, parts};
+use mzcache::infer::Session;
+use mzcache::infer::opencl::{Accelerator, ClOptions};
+use mzcache::port::linux::map_arena;
+use mzcache::port::opencl::{
+    Api, BuildLog, Choice, Compiler, DeviceInfo, Devices, MemoryMode, ProgramCache, SvmCaps,
+};
+use mzcache::units::{ByteCount, CodecId, Nanos, TokenCount};
 use mzcache::{Code, Error};
+use std::ffi::{CStr, CString};
 
 fn named(platform: &Platform, name: &str) -> Result<Accelerator, Error> {
     Accelerator::open(platform.api, Choice::Named(name), None)
@@ -106,4 +111,40 @@ fn a_pass_that_an_eviction_interrupts_leaves_nothing_leased() {
         }
         assert_eq!(greedy(&mut session, question, 12).unwrap(), oracle.greedy);
     }
+}
+
+#[test]
+fn a_child_that_does_not_see_the_device_is_done_without() {
+    let Some(platform) = platform() else { return };
+    let Some(accelerator) = platform.accelerator(None) else { return };
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = CString::new(directory.path().to_str().unwrap()).unwrap();
+    let mut compiler = Compiler {
+        program: c"/bin/false",
+        arguments: &[],
+        library: None,
+        time_max: Nanos::new(10_000_000_000),
+    };
+    let open = |compiler: &Compiler<'_>, path: &CStr| {
+        let Parts { model, config, ports } =
+            parts("cl-child", &fixture("llama.gguf"), CodecId::Raw, 1);
+        let memory = map_arena(Session::required_bytes_on(&model, &config).unwrap()).unwrap();
+        let mut bytes = vec![0; 1 << 16];
+        let mut log = BuildLog::new(&mut bytes);
+        let cache = Some(ProgramCache::new(path));
+        let options = ClOptions { cache, compiler: Some(compiler), ..ClOptions::default() };
+        Session::open_on(&accelerator, model, &config, &options, &mut log, memory, ports)
+    };
+    let mut session = open(&compiler, &path).unwrap();
+    assert_eq!(session.opencl().unwrap().report().cached, 0);
+    drop(session);
+    // All programs were kept all the same.
+    let mut session = open(&compiler, &path).unwrap();
+    let report = *session.opencl().unwrap().report();
+    assert_eq!((report.cached, report.not_kept), (report.programs, 0));
+    // A child that cannot be started is the caller's mistake.
+    compiler.program = c"/nonexistent/compiler";
+    let empty = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = CString::new(empty.path().to_str().unwrap()).unwrap();
+    assert!(open(&compiler, &path).is_err());
 }

@@ -53,6 +53,8 @@ pub(super) struct Flight {
 pub(super) struct Chunks<'a> {
     /// What the table has to hold.
     pub(super) entries: &'a [u64],
+    /// Those of the chunks that are written to.
+    pub(super) tails: &'a [u64],
     /// The buffer that all of them are in, where there is no shared memory.
     pub(super) pool: Option<DeviceRegion>,
 }
@@ -111,7 +113,8 @@ impl Flight {
         memory.wait_kv(unit)?;
         let place = &mut self.layers[unit.index() % LAYERS_AT_ONCE];
         let mut pool = None;
-        for (column, entry) in self.entries.iter_mut().take(count).enumerate() {
+        let entries = &mut self.entries[..count];
+        for (column, entry) in entries.iter_mut().enumerate() {
             let chunk = ChunkIndex::new(u16::try_from(column).unwrap_or(u16::MAX));
             let id = ChunkId { layer: unit, chunk };
             let region = if tails.contains(&column) {
@@ -124,7 +127,7 @@ impl Flight {
             *entry = region.entry();
             pool = Some(region).filter(|region| region.buffer != 0);
         }
-        Ok(Chunks { entries: &self.entries[..count], pool })
+        Ok(Chunks { entries, tails: &entries[tails], pool })
     }
 
     /// The last command that uses what a unit's place holds.

@@ -16,7 +16,7 @@ use crate::kernel::opencl::{
 };
 use crate::port::opencl::{
     BuildLog, BuildOptions, Compiler, DeviceKind, DriverFamily, Kernel, MemoryMode, Origin,
-    Program, ProgramCache, ProgramSource, Workarounds,
+    Program, ProgramCache, ProgramSource, Ready, Workarounds,
 };
 
 /// How kernels are built.
@@ -164,6 +164,9 @@ pub(super) fn attention_shape(shape: &Shape, queries: usize) -> AttentionShape {
 pub(super) fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
+
+/// What an error names when the child ended by itself.
+const COMPILER: &str = "compiler";
 
 const NO_SHAPE: Error = Error::new(Code::Unsupported, "shape of attention on OpenCL");
 
@@ -343,8 +346,7 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
             None => Program::build_patiently(context, queue, source.pieces, &options, self.log)?,
             Some(cache) => {
                 let source = ProgramSource { sources: source.pieces, options: &options };
-                let compiler = self.options.compiler;
-                let ready = cache.program(context, queue, &source, compiler, self.log)?;
+                let ready = self.cached(cache, &source)?;
                 self.report.cached += u32::from(ready.origin == Origin::Cache);
                 self.report.not_kept += u32::from(ready.kept.is_err());
                 ready.program
@@ -356,6 +358,20 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
             self.report.spilling_kernel = Some(kernel.name());
         }
         Ok(kernel)
+    }
+    /// From the cache, the child, or this process where the child failed without a crash: it may
+    /// not see the device, since some loaders cut the list of drivers in this process's
+    /// environment short while they read it.
+    fn cached(&mut self, cache: &ProgramCache<'_>, source: &ProgramSource<'_>) -> Result<Ready> {
+        let Accelerator { context, queue, .. } = self.accelerator;
+        let crashes = context.device().workarounds.contains(Workarounds::BUILD_IN_CHILD);
+        let compiler = self.options.compiler;
+        match cache.program(context, queue, source, compiler, self.log) {
+            Err(error) if error.code == Code::BuildFailed && error.what == COMPILER && !crashes => {
+                cache.program(context, queue, source, None, self.log)
+            }
+            done => done,
+        }
     }
 }
 

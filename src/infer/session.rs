@@ -63,10 +63,14 @@ impl Session {
 
     /// Bytes of memory that [`Session::open`] needs, at any alignment.
     pub fn required_bytes(model: &Model, config: &SessionConfig<'_>) -> Result<usize> {
+        Self::sizer(model, config)?.required()
+    }
+
+    fn sizer(model: &Model, config: &SessionConfig<'_>) -> Result<Sizer> {
         let mut sizer = Sizer::new();
         runtime::size(&mut sizer, &Self::runtime_config(model, config))?;
         Transformer::size(model, &config.compute, &mut sizer)?;
-        sizer.required()
+        Ok(sizer)
     }
 
     /// As [`Session::required_bytes`], for [`Session::open_on`].
@@ -93,6 +97,7 @@ impl Session {
         let runtime = Runtime::place(&runtime_config, &mut arena, ports.runtime)?;
         let kernels = MathKernels::select(config.options.cpu);
         let transformer = Transformer::open(model, kernels, config.compute, &mut arena)?;
+        assert_eq!(arena.seal(), Self::sizer(&model, config)?.used(), "size query and placement");
         let backend = Backend::Cpu(transformer);
         Ok(Session { runtime, backend, rows: ports.rows, team: ports.team })
     }

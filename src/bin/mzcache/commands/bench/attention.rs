@@ -11,9 +11,9 @@ use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
 use crate::random::Random;
 use mzcache::kernel::opencl::{
-    ATTENTION_COMBINE, ATTENTION_STREAM, AttentionShape, AttentionStream, POOL, TableEntry,
+    ATTENTION_COMBINE, AttentionShape, AttentionStream, POOL, TableEntry,
 };
-use mzcache::port::opencl::{Block, Kernel, MemoryMode};
+use mzcache::port::opencl::{Block, DriverFamily, Kernel, MemoryMode};
 use serde::Serialize;
 
 /// Models whose attention is measured: name, query heads, KV heads, head size.
@@ -24,8 +24,8 @@ const CHUNK_TOKENS: u32 = mzcache::limits::CHUNK_TOKENS as u32;
 const COLD_BYTES: usize = 256 << 20;
 const COPY_BYTES: usize = 256 << 20;
 const ROUNDS: usize = 7;
-/// Work-groups for each compute unit of the device; enough to hide memory's latency.
-const GROUPS_PER_UNIT: u32 = 16;
+/// Chunks that one work-group takes: the best of these counts.
+const SPLIT_CHUNKS: [u32; 5] = [1, 2, 3, 4, 8];
 
 #[derive(Serialize)]
 struct Row {
@@ -33,6 +33,8 @@ struct Row {
     context_tokens: u32,
     queries: u32,
     layout: &'static str,
+    kernel: String,
+    split_chunks: u32,
     ms: f64,
     gb_per_s: f64,
     copy_gb_per_s: f64,
@@ -48,14 +50,16 @@ pub fn run(options: &Options, console: &mut Console<'_>) -> Outcome<()> {
         let attention = AttentionShape { heads, kv_heads, head_dim, queries: options.queries };
         for tokens in &options.contexts {
             for layout in ["contiguous", "chunked"] {
-                let bench = Bench::new(&device, attention, *tokens, layout == "chunked")?;
-                let ms = bench.measure(&device)?;
+                let mut bench = Bench::new(&device, attention, *tokens, layout == "chunked")?;
+                let (ms, split_chunks) = bench.measure_best(&device)?;
                 let gb_per_s = bench.kv_bytes_of_layer() / ms / 1e6;
                 rows.push(Row {
                     shape,
                     context_tokens: *tokens,
                     queries: options.queries,
                     layout,
+                    kernel: bench.stream.source().name.to_string_lossy().into_owned(),
+                    split_chunks,
                     ms,
                     gb_per_s,
                     copy_gb_per_s: copy,
@@ -73,16 +77,27 @@ pub fn run(options: &Options, console: &mut Console<'_>) -> Outcome<()> {
 
 fn table(machine: &str, rows: &[Row]) -> String {
     let mut text = format!(
-        "{machine}\n{:<16} {:>7} {:>7} {:<11} {:>8} {:>9} {:>9} {:>6}\n",
-        "shape", "tokens", "queries", "layout", "ms", "KV GB/s", "copy GB/s", "ratio"
+        "{machine}\n{:<16} {:>7} {:>7} {:<11} {:<20} {:>5} {:>8} {:>9} {:>9} {:>6}\n",
+        "shape",
+        "tokens",
+        "queries",
+        "layout",
+        "kernel",
+        "split",
+        "ms",
+        "KV GB/s",
+        "copy GB/s",
+        "ratio"
     );
     for row in rows {
         text.push_str(&format!(
-            "{:<16} {:>7} {:>7} {:<11} {:>8.3} {:>9.1} {:>9.1} {:>6.2}\n",
+            "{:<16} {:>7} {:>7} {:<11} {:<20} {:>5} {:>8.3} {:>9.1} {:>9.1} {:>6.2}\n",
             row.shape,
             row.context_tokens,
             row.queries,
             row.layout,
+            row.kernel,
+            row.split_chunks,
             row.ms,
             row.gb_per_s,
             row.copy_gb_per_s,
@@ -97,7 +112,6 @@ struct Bench {
     shape: AttentionShape,
     chunks: u32,
     stream: AttentionStream,
-    splits: u32,
     layers: Vec<Layer>,
     combine: Kernel,
     /// Held for the kernels, which know only addresses.
@@ -112,23 +126,23 @@ struct Layer {
 impl Bench {
     fn new(device: &Device, shape: AttentionShape, tokens: u32, chunked: bool) -> Outcome<Bench> {
         let unsupported = || Failure::new("the device has too little local memory for attention");
-        let info = device.info();
-        let stream = AttentionStream::new(shape, info.local_bytes).ok_or_else(unsupported)?;
+        let flags = Self::flags(device);
+        let matrix = Self::matrix(device, shape, &flags);
+        let query_bytes = if matrix.is_some() { 2 } else { 4 };
+        let stream = matrix.or_else(|| AttentionStream::new(shape, device.info().local_bytes));
+        let stream = stream.ok_or_else(unsupported)?;
         let chunks = tokens.div_ceil(CHUNK_TOKENS);
-        let groups = info.compute_units.saturating_mul(GROUPS_PER_UNIT);
-        let split_chunks = stream.split_chunks(chunks, groups);
-        let splits = chunks.div_ceil(split_chunks);
-        let (partial_values, states) = stream.scratch(splits);
+        // As many splits as there can be: one a chunk.
+        let (partial_values, states) = stream.scratch(chunks);
         let rows = shape.rows_all() as usize * shape.head_dim as usize;
-        let mut query = device.block(rows * 4)?;
-        fill(&mut query, 1, 4)?;
+        let mut query = device.block(rows * query_bytes)?;
+        fill(&mut query, 1, query_bytes)?;
         let partial = device.block(partial_values * 4)?;
         let state = device.block(states * 8)?;
         let output = device.block(rows * 4)?;
-        let flags = Self::flags(device);
         let mut layers = Vec::new();
         for _ in 0..Self::layer_count(shape, chunks) {
-            let mut kernel = device.kernel(ATTENTION_STREAM, &stream.macros(), &flags)?;
+            let mut kernel = device.kernel(stream.source(), &stream.macros(), &flags)?;
             let memory = chunk_memory(device, shape, chunks, chunked)?;
             kernel.list_memory(&memory.addresses)?;
             kernel.set_memory(0, query.region())?;
@@ -142,7 +156,7 @@ impl Bench {
             }
             kernel.set_value(9, 0.0f32)?;
             kernel.set_value(10, 0u32)?;
-            kernel.set_value(11, split_chunks)?;
+            kernel.set_value(11, 1u32)?;
             let mut held = memory.blocks;
             if device.mode == MemoryMode::Buffers {
                 let pool = held.first().ok_or_else(unsupported)?;
@@ -156,9 +170,9 @@ impl Bench {
         combine.set_memory(1, state.region())?;
         combine.set_memory(2, output.region())?;
         combine.set_value(3, shape.rows_all())?;
-        combine.set_value(4, splits)?;
+        combine.set_value(4, chunks)?;
         let memory = vec![query, partial, state, output];
-        Ok(Bench { shape, chunks, stream, splits, layers, combine, _memory: memory })
+        Ok(Bench { shape, chunks, stream, layers, combine, _memory: memory })
     }
 
     fn flags(device: &Device) -> Vec<&'static str> {
@@ -179,12 +193,36 @@ impl Bench {
         (Self::chunk_bytes(self.shape) * self.chunks as usize) as f64
     }
 
+    /// The kernel on matrix units, where the device's compiler takes it.
+    fn matrix(device: &Device, shape: AttentionShape, flags: &[&str]) -> Option<AttentionStream> {
+        let is_nvidia = device.info().driver.family == DriverFamily::Nvidia;
+        let sizes = AttentionStream::matrix(shape).filter(|_| is_nvidia && shape.queries > 1)?;
+        device.kernel(sizes.source(), &sizes.macros(), flags).is_ok().then_some(sizes)
+    }
+
+    /// The best time over the ways to split the chunks, and that split.
+    fn measure_best(&mut self, device: &Device) -> Outcome<(f64, u32)> {
+        let mut best = (f64::INFINITY, 1);
+        for split_chunks in SPLIT_CHUNKS.into_iter().filter(|count| *count <= self.chunks) {
+            let splits = self.chunks.div_ceil(split_chunks);
+            for layer in &mut self.layers {
+                layer.kernel.set_value(11, split_chunks)?;
+            }
+            self.combine.set_value(4, splits)?;
+            let ms = self.measure(device, splits)?;
+            if ms < best.0 {
+                best = (ms, split_chunks);
+            }
+        }
+        Ok(best)
+    }
+
     /// Median time of one layer's attention, both kernels, in ms.
-    fn measure(&self, device: &Device) -> Outcome<f64> {
+    fn measure(&self, device: &Device, splits: u32) -> Outcome<f64> {
         let mut times = Vec::new();
         for round in 0..=ROUNDS {
             for layer in &self.layers {
-                let first = device.run(&layer.kernel, self.stream.launch(self.splits))?;
+                let first = device.run(&layer.kernel, self.stream.launch(splits))?;
                 let second = device.run(&self.combine, self.stream.combine_launch())?;
                 second.wait()?;
                 let whole = second.times()?.ended.since(first.times()?.started);

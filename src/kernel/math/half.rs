@@ -1,48 +1,11 @@
-//! Half precision by bit arithmetic, for the places where speed does not matter.
+//! Sixteen-bit floating point by bit arithmetic, for the places where speed does not matter. IEEE
+//! halves are converted by the kernel table's portable code; this adds the other format.
 
-/// The value of an IEEE half.
-pub fn f32_of_f16(half: u16) -> f32 {
-    let sign = u32::from(half & 0x8000) << 16;
-    let exponent = u32::from(half >> 10) & 0x1f;
-    let mantissa = u32::from(half & 0x3ff);
-    let magnitude = match exponent {
-        // Subnormals are multiples of 2^-24; the product is exact.
-        0 => (mantissa as f32 * (1.0 / 16_777_216.0)).to_bits(),
-        0x1f => 0x7f80_0000 | mantissa << 13,
-        _ => (exponent + 112) << 23 | mantissa << 13,
-    };
-    f32::from_bits(sign | magnitude)
-}
-
-/// The nearest IEEE half, ties to even; too large becomes infinity, NaN stays NaN.
-pub fn f16_of_f32(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let sign = low(bits >> 16) & 0x8000;
-    let magnitude = bits & 0x7fff_ffff;
-    if magnitude > 0x7f80_0000 {
-        return sign | 0x7e00;
-    }
-    // 65520 is half way between the largest half and the next power of two.
-    if magnitude >= 0x477f_f000 {
-        return sign | 0x7c00;
-    }
-    if magnitude < 0x3880_0000 {
-        // Adding 0.5 puts the half's subnormal mantissa into the low bits, rounded by the adder.
-        return sign | low((f32::from_bits(magnitude) + 0.5).to_bits() - 0x3f00_0000);
-    }
-    let odd = magnitude >> 13 & 1;
-    let rounded = magnitude - 0x3800_0000 + 0xfff + odd;
-    sign | low(rounded >> 13)
-}
+pub use crate::kernel::portable::{f16_from_f32 as f16_of_f32, f32_from_f16 as f32_of_f16};
 
 /// The value of the upper half of an IEEE single.
 pub fn f32_of_bf16(upper: u16) -> f32 {
     f32::from_bits(u32::from(upper) << 16)
-}
-
-fn low(bits: u32) -> u16 {
-    let [a, b, _, _] = bits.to_le_bytes();
-    u16::from_le_bytes([a, b])
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 // Attention of a few queries over all chunks of a layer on matrix units: what mz_attention_stream
-// does, with the same arguments and results, where nvidia.cl can be built. K and V go from where
-// they lie to registers and into the matrix unit; nothing of them is staged in local memory.
+// and mz_attention_combine do together, where nvidia.cl can be built. K and V go from where they
+// lie to registers and into the matrix unit; nothing of them is staged in local memory.
 //
-// A work-group takes one KV head, one split and 16 rows; each of its warps takes KEYS keys of every
-// chunk and keeps a maximum, a sum and outputs of its own, which are merged at the end. For item
-// 4 g + q of a warp:
+// A work-group takes one KV head, one split of the keys and 16 or 32 rows; its warps take
+// neighbouring runs of keys, step by step, and each keeps a maximum, a sum and outputs of its own.
+// While a step is computed the keys of the next are on their way: with one work-group on a compute
+// unit that is what keeps enough bytes in flight. At the end the warps' results are merged, and the
+// last work-group of a head to get there adds up the splits. For item 4 g + q of a warp:
 //
 //     scores:   depth is the head's values, columns are 8 keys. The item loads 8 neighbouring
 //               values of key g at once, and of queries alike: the order of the depth does not
@@ -17,36 +19,68 @@
 // A key or value is loaded once and converted never; p is rounded to half precision for the outputs
 // but not for the sum.
 //
-// Build option: MZ_HEAD_DIM 64 or 128.
+// Build options: MZ_HEAD_DIM 64 or 128; MZ_BLOCKS, blocks of 16 rows of a work-group: 1, or 2 for
+// heads of 64.
 //
 // mz_attention_matrix
-//     As mz_attention_stream, but q is always half. Base addresses are multiples of 16.
-//     Work-group: 128. Global: (128 x splits x blocks, kv_heads), blocks = rows / 16 rounded up,
-//     rows = queries x heads / kv_heads.
+//     q           half [queries][heads][HEAD_DIM], scaled and rotated
+//     table       Entry [chunks]
+//     partial     float [splits][queries x heads][HEAD_DIM], scratch
+//     state       float2 [splits][queries x heads], scratch
+//     counters    uint [kv_heads][row groups], zero before and after
+//     y           float [queries][heads][HEAD_DIM], output
+//     heads, kv_heads, queries, position, window, softcap  as for mz_attention_stream
+//     splits, warp_steps  a warp takes warp_steps steps of STEP_KEYS keys, a split those of all
+//                 its warps; the first step holds the first key that the window lets be seen
+//     pool        with MZ_POOL
+//     Work-group: 256. Global: (256 x splits x row groups, kv_heads), row groups = rows / ROWS
+//     rounded up, rows = queries x heads / kv_heads. Base addresses are multiples of 16.
 
 #define DIM MZ_HEAD_DIM
-#define ROWS 16
-#define WARPS 4
+#define BLOCKS MZ_BLOCKS
+#define ROWS (16 * BLOCKS)
+#define WARPS 8
 #define WIDTH (32 * WARPS)
-#define KEYS (CHUNK_TOKENS / WARPS)
+// 8 loads of 16 bytes for keys and 8 for values of each item.
+#define STEP_KEYS (2048 / DIM)
+#define LOADS 8
+#define CHUNK_STEPS (CHUNK_TOKENS / STEP_KEYS)
 // Products of 8 keys, of 32 values' depth, and of 64 values' outputs.
-#define TILES (KEYS / 8)
+#define TILES (STEP_KEYS / 8)
 #define PIECES (DIM / 32)
 #define SLABS (DIM / 64)
+// Places for outputs of warps, and of a row there: apart, so that rows fall into different banks.
+#define SLOTS (WARPS / 2)
+#define ROW_STRIDE (DIM + 4)
+// Outputs are written four at a time.
+#define SLICES (DIM / 4)
+#define SHARES (ROWS * SLICES / WIDTH)
 
 typedef struct {
-    float out[ROWS * DIM];
+    float out[SLOTS * ROWS * ROW_STRIDE];
     float maximum[WARPS * ROWS];
     float sum[WARPS * ROWS];
-} Shared;
+    uint is_last;
+} __attribute__((aligned(16))) Shared;
 
-// Rows g and g + 8 of this item: queries, and what was summed up so far.
+// Which rows a work-group computes: `group` query heads share a KV head.
+typedef struct {
+    uint heads;
+    uint group;
+    uint kv_head;
+    uint first_row;
+    uint rows;
+    uint rows_all;
+    uint split;
+} Place;
+
+// Rows g and g + 8 of a block of 16: queries, and what was summed up so far.
 typedef struct {
     uint4 low[PIECES];
     uint4 high[PIECES];
     uint last_low;
     uint last_high;
-} Rows;
+} Queries;
 
 typedef struct {
     float2 maximum;
@@ -54,34 +88,79 @@ typedef struct {
     float4 out[DIM / 8];
 } Running;
 
-INLINE uint head_of(uint row, uint heads, uint group, uint kv_head)
+// The row among those of all queries and heads.
+INLINE uint row_of(const Place *place, uint row)
 {
-    return row / group * heads + kv_head * group + row % group;
+    row += place->first_row;
+    return row / place->group * place->heads + place->kv_head * place->group + row % place->group;
 }
 
-INLINE uint4 load_query(const __global half *q, uint head, uint piece, bool is_row)
+INLINE uint4 load_query(const __global half *q, const Place *place, uint row, uint piece)
 {
-    const __global uint4 *from = (const __global uint4 *)(q + (ulong)head * DIM);
+    const __global uint4 *from = (const __global uint4 *)(q + (ulong)row_of(place, row) * DIM);
+    const bool is_row = place->first_row + row < place->rows;
     return is_row ? from[piece * 4 + get_local_id(0) % 4] : (uint4)(0);
 }
 
-// Scores of this warp's keys. Keys outside of what anybody sees are not read.
-INLINE void add_scores(float4 *scores, const Rows *rows, const __global half *k, uint from, uint to)
+INLINE void start_block(
+    Queries *own, Running *running, const __global half *q, const Place *place, uint block,
+    uint position)
+{
+    const uint low = block * 16 + get_local_id(0) % 32 / 4;
+    const uint last_row = place->rows - 1;
+    own->last_low = position + min(place->first_row + low, last_row) / place->group;
+    own->last_high = position + min(place->first_row + low + 8, last_row) / place->group;
+    UNROLL for (uint i = 0; i < PIECES; i++) {
+        own->low[i] = load_query(q, place, low, i);
+        own->high[i] = load_query(q, place, low + 8, i);
+    }
+    running->maximum = (float2)(LOWEST);
+    running->sum = (float2)(0.0f);
+    UNROLL for (uint i = 0; i < DIM / 8; i++) {
+        running->out[i] = (float4)(0.0f);
+    }
+}
+
+// The keys of a step, `first` being its first token in the chunk. Tokens behind `last` do not hold
+// anything yet: it is read in their place.
+INLINE void load_keys(uint4 *keys, const __global half *k, uint first, uint last)
 {
     const uint lane = get_local_id(0) % 32;
-    const uint first = get_local_id(0) / 32 * KEYS + lane / 4;
     UNROLL for (uint tile = 0; tile < TILES; tile++) {
-        const uint token = clamp(first + tile * 8, from, to - 1);
+        const uint token = min(first + tile * 8 + lane / 4, last);
         const __global uint4 *key = (const __global uint4 *)(k + token * DIM) + lane % 4;
-        float4 sums = (float4)(0.0f);
         UNROLL for (uint piece = 0; piece < PIECES; piece++) {
-            const uint4 raw = load_vector(key + piece * 4);
-            const uint4 low = rows->low[piece];
-            const uint4 high = rows->high[piece];
-            sums = multiply_16_8_16(sums, (uint4)(low.x, high.x, low.y, high.y), raw.xy);
-            sums = multiply_16_8_16(sums, (uint4)(low.z, high.z, low.w, high.w), raw.zw);
+            keys[tile * PIECES + piece] = load_vector(key + piece * 4);
         }
-        scores[tile] = sums;
+    }
+}
+
+INLINE void load_values(uint4 *values, const __global half *v, uint first, uint last)
+{
+    const uint lane = get_local_id(0) % 32;
+    const __global uint4 *column = (const __global uint4 *)v + lane / 4;
+    UNROLL for (uint i = 0; i < 2 * TILES; i++) {
+        const uint token = min(first + i / 2 * 8 + lane % 4 * 2 + i % 2, last);
+        UNROLL for (uint slab = 0; slab < SLABS; slab++) {
+            values[i * SLABS + slab] = load_vector(column + token * (DIM / 8) + slab * 8);
+        }
+    }
+}
+
+INLINE void add_scores(float4 *scores, const Queries *own, const uint4 *keys)
+{
+    UNROLL for (uint tile = 0; tile < TILES; tile++) {
+        UNROLL for (uint block = 0; block < BLOCKS; block++) {
+            float4 sums = (float4)(0.0f);
+            UNROLL for (uint piece = 0; piece < PIECES; piece++) {
+                const uint4 key = keys[tile * PIECES + piece];
+                const uint4 low = own[block].low[piece];
+                const uint4 high = own[block].high[piece];
+                sums = multiply_16_8_16(sums, (uint4)(low.x, high.x, low.y, high.y), key.xy);
+                sums = multiply_16_8_16(sums, (uint4)(low.z, high.z, low.w, high.w), key.zw);
+            }
+            scores[block * TILES + tile] = sums;
+        }
     }
 }
 
@@ -90,25 +169,25 @@ INLINE float mask_score(float score, uint token, uint last, uint window)
     return token <= last && (window == 0 || token + window > last) ? score : LOWEST;
 }
 
-// Soft-cap and the change to log2 units; then keys that a row must not see get the lowest score.
-INLINE void cap_and_mask(
-    float4 *scores, const Rows *rows, float softcap, bool is_masked, uint window, uint start)
+// Keys that a row must not see get the lowest score. `first` is the step's first token.
+INLINE void mask(float4 *scores, const Queries *own, uint first, uint window)
+{
+    UNROLL for (uint tile = 0; tile < TILES; tile++) {
+        const uint token = first + tile * 8 + get_local_id(0) % 4 * 2;
+        scores[tile].x = mask_score(scores[tile].x, token, own->last_low, window);
+        scores[tile].y = mask_score(scores[tile].y, token + 1, own->last_low, window);
+        scores[tile].z = mask_score(scores[tile].z, token, own->last_high, window);
+        scores[tile].w = mask_score(scores[tile].w, token + 1, own->last_high, window);
+    }
+}
+
+INLINE void cap(float4 *scores, float softcap)
 {
     UNROLL for (uint tile = 0; tile < TILES; tile++) {
         scores[tile].x = cap_score(scores[tile].x, softcap);
         scores[tile].y = cap_score(scores[tile].y, softcap);
         scores[tile].z = cap_score(scores[tile].z, softcap);
         scores[tile].w = cap_score(scores[tile].w, softcap);
-    }
-    if (is_masked) {
-        const uint first = start + get_local_id(0) / 32 * KEYS + get_local_id(0) % 4 * 2;
-        UNROLL for (uint tile = 0; tile < TILES; tile++) {
-            const uint token = first + tile * 8;
-            scores[tile].x = mask_score(scores[tile].x, token, rows->last_low, window);
-            scores[tile].y = mask_score(scores[tile].y, token + 1, rows->last_low, window);
-            scores[tile].z = mask_score(scores[tile].z, token, rows->last_high, window);
-            scores[tile].w = mask_score(scores[tile].w, token + 1, rows->last_high, window);
-        }
     }
 }
 
@@ -153,159 +232,235 @@ INLINE void add_pair(float4 *out, uint4 p, uint a0, uint a1, uint b0, uint b1)
     out[1] = multiply_16_8_16(out[1], p, (uint2)(join_high(a0, a1), join_high(b0, b1)));
 }
 
-// Adds the values of this warp's keys, weighted. p of keys that nobody sees is 0, and other keys'
-// values are read in their place.
-INLINE void add_values(
-    Running *running, const float4 *p, const __global half *v, uint from, uint to)
+// Adds the values of a step, weighted. p of keys that nobody sees is 0.
+INLINE void add_values(Running *running, const float4 *p, const uint4 *values)
 {
-    const uint lane = get_local_id(0) % 32;
-    const uint first = get_local_id(0) / 32 * KEYS + lane % 4 * 2;
-    const __global uint4 *column = (const __global uint4 *)v + lane / 4;
     UNROLL for (uint tile = 0; tile < TILES; tile += 2) {
-        const float4 p0 = p[tile];
-        const float4 p1 = p[tile + 1];
-        const uint4 halves = (uint4)(
-            narrow(p0.x, p0.y), narrow(p0.z, p0.w), narrow(p1.x, p1.y), narrow(p1.z, p1.w));
-        const uint token = first + tile * 8;
-        const __global uint4 *a0 = column + clamp(token, from, to - 1) * (DIM / 8);
-        const __global uint4 *a1 = column + clamp(token + 1, from, to - 1) * (DIM / 8);
-        const __global uint4 *b0 = column + clamp(token + 8, from, to - 1) * (DIM / 8);
-        const __global uint4 *b1 = column + clamp(token + 9, from, to - 1) * (DIM / 8);
         UNROLL for (uint slab = 0; slab < SLABS; slab++) {
-            const uint4 va0 = load_vector(a0 + slab * 8);
-            const uint4 va1 = load_vector(a1 + slab * 8);
-            const uint4 vb0 = load_vector(b0 + slab * 8);
-            const uint4 vb1 = load_vector(b1 + slab * 8);
-            float4 *out = running->out + slab * 8;
-            add_pair(out + 0, halves, va0.x, va1.x, vb0.x, vb1.x);
-            add_pair(out + 2, halves, va0.y, va1.y, vb0.y, vb1.y);
-            add_pair(out + 4, halves, va0.z, va1.z, vb0.z, vb1.z);
-            add_pair(out + 6, halves, va0.w, va1.w, vb0.w, vb1.w);
+            const uint4 a0 = values[(tile * 2 + 0) * SLABS + slab];
+            const uint4 a1 = values[(tile * 2 + 1) * SLABS + slab];
+            const uint4 b0 = values[(tile * 2 + 2) * SLABS + slab];
+            const uint4 b1 = values[(tile * 2 + 3) * SLABS + slab];
+            UNROLL for (uint block = 0; block < BLOCKS; block++) {
+                const float4 p0 = p[block * TILES + tile];
+                const float4 p1 = p[block * TILES + tile + 1];
+                const uint4 halves = (uint4)(
+                    narrow(p0.x, p0.y), narrow(p0.z, p0.w), narrow(p1.x, p1.y), narrow(p1.z, p1.w));
+                float4 *out = running[block].out + slab * 8;
+                add_pair(out + 0, halves, a0.x, a1.x, b0.x, b1.x);
+                add_pair(out + 2, halves, a0.y, a1.y, b0.y, b1.y);
+                add_pair(out + 4, halves, a0.z, a1.z, b0.z, b1.z);
+                add_pair(out + 6, halves, a0.w, a1.w, b0.w, b1.w);
+            }
         }
     }
 }
 
-// Adds one warp's outputs to those of the warps before it.
-INLINE void merge_warp(
-    __local Shared *shared, const float4 *out, float2 factor, const bool is_first)
-{
-    const uint lane = get_local_id(0) % 32;
-    UNROLL for (uint i = 0; i < DIM / 8; i++) {
-        // Sums of columns 2 q and 2 q + 1 of product i % 8.
-        const uint at = lane / 4 * DIM + i / 8 * 64 + lane % 4 * 16 + i % 8;
-        __local float *low = shared->out + at;
-        __local float *high = low + 8 * DIM;
-        low[0] = out[i].x * factor.x + (is_first ? 0.0f : low[0]);
-        low[8] = out[i].y * factor.x + (is_first ? 0.0f : low[8]);
-        high[0] = out[i].z * factor.y + (is_first ? 0.0f : high[0]);
-        high[8] = out[i].w * factor.y + (is_first ? 0.0f : high[8]);
-    }
-}
-
-// Merges the warps, each with its own maximum, and writes the split's result.
-INLINE void finish(
-    __local Shared *shared, Running *running, __global float *partial, __global float2 *state,
-    uint heads, uint group, uint kv_head, uint first_row, uint rows)
+// The warp's sums and maxima, for all to see.
+INLINE void share_state(__local Shared *shared, const Running *running, uint block)
 {
     const uint item = get_local_id(0);
-    const uint warp = item / 32;
-    const uint row = item % 32 / 4;
     float2 sum = running->sum;
     sum.x += swap_lanes(sum.x, 1);
     sum.x += swap_lanes(sum.x, 2);
     sum.y += swap_lanes(sum.y, 1);
     sum.y += swap_lanes(sum.y, 2);
     if (item % 4 == 0) {
-        shared->maximum[warp * ROWS + row] = running->maximum.x;
-        shared->maximum[warp * ROWS + row + 8] = running->maximum.y;
-        shared->sum[warp * ROWS + row] = sum.x;
-        shared->sum[warp * ROWS + row + 8] = sum.y;
+        const uint at = item / 32 * ROWS + block * 16 + item % 32 / 4;
+        shared->maximum[at] = running->maximum.x;
+        shared->maximum[at + 8] = running->maximum.y;
+        shared->sum[at] = sum.x;
+        shared->sum[at + 8] = sum.y;
+    }
+}
+
+INLINE float highest(const __local Shared *shared, uint row)
+{
+    float top = LOWEST;
+    UNROLL for (uint warp = 0; warp < WARPS; warp++) {
+        top = fmax(top, shared->maximum[warp * ROWS + row]);
+    }
+    return top;
+}
+
+INLINE void put(__local float4 *to, float4 value, const bool is_sum)
+{
+    *to = is_sum ? *to + value : value;
+}
+
+// Puts (or adds) a block's outputs, relative to the highest maximum of all warps, into the slot.
+INLINE void put_outputs(
+    __local Shared *shared, const Running *running, uint block, const bool is_sum)
+{
+    const uint lane = get_local_id(0) % 32;
+    const uint row = block * 16 + lane / 4;
+    const uint slot = get_local_id(0) / 32 % SLOTS;
+    const float2 top = (float2)(highest(shared, row), highest(shared, row + 8));
+    const float2 factor = native_exp2(running->maximum - top);
+    __local float *at = shared->out + (slot * ROWS + row) * ROW_STRIDE + lane % 4 * 16;
+    UNROLL for (uint i = 0; i < DIM / 8; i += 4) {
+        // Sums of columns 2 q and 2 q + 1 of product i % 8.
+        const float4 *out = running->out + i;
+        __local float4 *low = (__local float4 *)(at + i / 8 * 64 + i % 8);
+        __local float4 *high = low + 8 * ROW_STRIDE / 4;
+        put(low, (float4)(out[0].x, out[1].x, out[2].x, out[3].x) * factor.x, is_sum);
+        put(low + 2, (float4)(out[0].y, out[1].y, out[2].y, out[3].y) * factor.x, is_sum);
+        put(high, (float4)(out[0].z, out[1].z, out[2].z, out[3].z) * factor.y, is_sum);
+        put(high + 2, (float4)(out[0].w, out[1].w, out[2].w, out[3].w) * factor.y, is_sum);
+    }
+}
+
+// Merges the warps: the slots then hold outputs whose sum is the work-group's.
+INLINE void merge(__local Shared *shared, const Running *running)
+{
+    const bool is_upper = get_local_id(0) / 32 >= SLOTS;
+    UNROLL for (uint block = 0; block < BLOCKS; block++) {
+        share_state(shared, running + block, block);
     }
     BARRIER;
-    float2 top = (float2)(LOWEST);
-    UNROLL for (uint i = 0; i < WARPS; i++) {
-        top.x = fmax(top.x, shared->maximum[i * ROWS + row]);
-        top.y = fmax(top.y, shared->maximum[i * ROWS + row + 8]);
-    }
-    const float2 factor = (float2)(
-        native_exp2(running->maximum.x - top.x), native_exp2(running->maximum.y - top.y));
-    UNROLL for (uint i = 0; i < WARPS; i++) {
-        if (warp == i) {
-            merge_warp(shared, running->out, factor, i == 0);
-        }
-        BARRIER;
-    }
-    for (uint i = item; i < ROWS * (DIM / 4); i += WIDTH) {
-        const uint at = first_row + i / (DIM / 4);
-        if (at < rows) {
-            __global float *to = partial + (ulong)head_of(at, heads, group, kv_head) * DIM;
-            vstore4(vload4(i, shared->out), i % (DIM / 4), to);
+    UNROLL for (uint block = 0; block < BLOCKS; block++) {
+        if (is_upper) {
+            put_outputs(shared, running + block, block, false);
         }
     }
-    if (item < ROWS && first_row + item < rows) {
-        float2 total = (float2)(LOWEST, 0.0f);
-        UNROLL for (uint i = 0; i < WARPS; i++) {
-            total.x = fmax(total.x, shared->maximum[i * ROWS + item]);
+    BARRIER;
+    UNROLL for (uint block = 0; block < BLOCKS; block++) {
+        if (!is_upper) {
+            put_outputs(shared, running + block, block, true);
         }
-        UNROLL for (uint i = 0; i < WARPS; i++) {
-            const float change = shared->maximum[i * ROWS + item] - total.x;
-            total.y += shared->sum[i * ROWS + item] * native_exp2(change);
+    }
+    BARRIER;
+}
+
+// Writes the split's result.
+INLINE void write_split(
+    const __local Shared *shared, const Place *place, __global float4 *partial,
+    __global float2 *state)
+{
+    const uint item = get_local_id(0);
+    const ulong start = (ulong)place->split * place->rows_all;
+    UNROLL for (uint share = item; share < ROWS * SLICES; share += WIDTH) {
+        const uint row = share / SLICES;
+        if (place->first_row + row < place->rows) {
+            float4 sum = (float4)(0.0f);
+            UNROLL for (uint slot = 0; slot < SLOTS; slot++) {
+                const __local float *out = shared->out + (slot * ROWS + row) * ROW_STRIDE;
+                sum += *(const __local float4 *)(out + share % SLICES * 4);
+            }
+            partial[(start + row_of(place, row)) * SLICES + share % SLICES] = sum;
         }
-        state[head_of(first_row + item, heads, group, kv_head)] = total;
+    }
+    if (item < ROWS && place->first_row + item < place->rows) {
+        const float top = highest(shared, item);
+        float sum = 0.0f;
+        UNROLL for (uint warp = 0; warp < WARPS; warp++) {
+            const uint at = warp * ROWS + item;
+            sum += shared->sum[at] * native_exp2(shared->maximum[at] - top);
+        }
+        state[start + row_of(place, item)] = (float2)(top, sum);
+    }
+}
+
+// Adds the splits up, as mz_attention_combine does.
+INLINE void combine(
+    const Place *place, const __global float4 *partial, const __global float2 *state,
+    __global float4 *y, uint splits)
+{
+    UNROLL for (uint share = get_local_id(0); share < ROWS * SLICES; share += WIDTH) {
+        const uint row = share / SLICES;
+        if (place->first_row + row >= place->rows) {
+            continue;
+        }
+        const uint at = row_of(place, row);
+        float top = LOWEST;
+#pragma unroll 8
+        for (uint split = 0; split < splits; split++) {
+            top = fmax(top, state[(ulong)split * place->rows_all + at].x);
+        }
+        float sum = 0.0f;
+        float4 out = (float4)(0.0f);
+#pragma unroll 8
+        for (uint split = 0; split < splits; split++) {
+            const ulong from = (ulong)split * place->rows_all + at;
+            const float weight = native_exp2(state[from].x - top);
+            sum += weight * state[from].y;
+            out += weight * partial[from * SLICES + share % SLICES];
+        }
+        y[(ulong)at * SLICES + share % SLICES] = out / sum;
     }
 }
 
 __kernel __attribute__((reqd_work_group_size(WIDTH, 1, 1))) void mz_attention_matrix(
     const __global half *q, const __global Entry *table, __global float *partial,
-    __global float2 *state, uint heads, uint kv_heads, uint queries, uint position, uint window,
-    float softcap, uint first_chunk, uint split_chunks POOL_PARAMETER)
+    __global float2 *state, __global uint *counters, __global float *y, uint heads, uint kv_heads,
+    uint queries, uint position, uint window, float softcap, uint splits,
+    uint warp_steps POOL_PARAMETER)
 {
     __local Shared shared;
     const uint group = heads / kv_heads;
-    const uint rows = queries * group;
-    const uint blocks = (rows + ROWS - 1) / ROWS;
-    const uint split = get_group_id(0) / blocks;
-    const uint first_row = get_group_id(0) % blocks * ROWS;
-    const uint kv_head = get_group_id(1);
-
-    Rows own;
-    Running running;
-    const uint low = first_row + get_local_id(0) % 32 / 4;
-    const uint high = low + 8;
-    own.last_low = position + min(low, rows - 1) / group;
-    own.last_high = position + min(high, rows - 1) / group;
-    UNROLL for (uint i = 0; i < PIECES; i++) {
-        own.low[i] = load_query(q, head_of(low, heads, group, kv_head), i, low < rows);
-        own.high[i] = load_query(q, head_of(high, heads, group, kv_head), i, high < rows);
-    }
-    running.maximum = (float2)(LOWEST);
-    running.sum = (float2)(0.0f);
-    UNROLL for (uint i = 0; i < DIM / 8; i++) {
-        running.out[i] = (float4)(0.0f);
+    const uint row_group = get_group_id(0) / splits;
+    const Place place = {
+        .heads = heads,
+        .group = group,
+        .kv_head = get_group_id(1),
+        .first_row = row_group * ROWS,
+        .rows = queries * group,
+        .rows_all = queries * heads,
+        .split = get_group_id(0) % splits,
+    };
+    Queries own[BLOCKS];
+    Running running[BLOCKS];
+    UNROLL for (uint block = 0; block < BLOCKS; block++) {
+        start_block(own + block, running + block, q, &place, block, position);
     }
     const uint end = position + queries;
     const uint first_seen = window != 0 && position >= window ? position - window + 1 : 0;
-    const uint chunks = (end + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
-    const uint begin_chunk = first_chunk + split * split_chunks;
-    const uint end_chunk = min(begin_chunk + split_chunks, chunks);
-    for (uint chunk = begin_chunk; chunk < end_chunk; chunk++) {
-        const uint start = chunk * CHUNK_TOKENS;
-        const uint from = max(first_seen, start) - start;
-        const uint to = min(end - start, (uint)CHUNK_TOKENS);
-        if (from >= to) {
-            continue;
+    const uint warp = place.split * WARPS + get_local_id(0) / 32;
+    const uint begin = first_seen / STEP_KEYS + warp * warp_steps;
+    const uint until = min(begin + warp_steps, (end + STEP_KEYS - 1) / STEP_KEYS);
+    // Of a step: its chunk's keys, its first token there, and the last that holds anything.
+#define STEP_BASE(step) (CHUNK(table, (step) / CHUNK_STEPS) + place.kv_head * (CHUNK_TOKENS * DIM))
+#define STEP_FIRST(step) ((step) % CHUNK_STEPS * STEP_KEYS)
+#define STEP_LAST(step) (end - 1 - (step) / CHUNK_STEPS * CHUNK_TOKENS)
+    if (begin < until) {
+        uint4 keys[LOADS];
+        const __global half *k = STEP_BASE(begin);
+        const __global half *next = STEP_BASE(min(begin + 1, until - 1));
+        load_keys(keys, k, STEP_FIRST(begin), STEP_LAST(begin));
+        for (uint step = begin; step < until; step++) {
+            uint4 values[LOADS];
+            float4 scores[BLOCKS * TILES];
+            const __global half *v = k + kv_heads * (CHUNK_TOKENS * DIM);
+            load_values(values, v, STEP_FIRST(step), STEP_LAST(step));
+            add_scores(scores, own, keys);
+            k = next;
+            if (step + 1 < until) {
+                load_keys(keys, k, STEP_FIRST(step + 1), STEP_LAST(step + 1));
+            }
+            next = STEP_BASE(min(step + 2, until - 1));
+            const uint first = step * STEP_KEYS;
+            const bool is_masked =
+                first + STEP_KEYS > position + 1 || (window != 0 && first + window < end);
+            UNROLL for (uint block = 0; block < BLOCKS; block++) {
+                float4 *of_block = scores + block * TILES;
+                cap(of_block, softcap);
+                if (is_masked) {
+                    mask(of_block, own + block, first, window);
+                }
+                soften(of_block, running + block);
+            }
+            add_values(running, scores, values);
         }
-        const __global half *k = CHUNK(table, chunk) + kv_head * (CHUNK_TOKENS * DIM);
-        const __global half *v = k + kv_heads * (CHUNK_TOKENS * DIM);
-        const bool is_whole = start + CHUNK_TOKENS <= position + 1;
-        const bool is_masked = !is_whole || (window != 0 && start + window < end);
-        float4 scores[TILES];
-        add_scores(scores, &own, k, from, to);
-        cap_and_mask(scores, &own, softcap, is_masked, window, start);
-        soften(scores, &running);
-        add_values(&running, scores, v, from, to);
     }
-    const ulong offset = (ulong)split * queries * heads;
-    finish(&shared, &running, partial + offset * DIM, state + offset, heads, group, kv_head,
-        first_row, rows);
+    merge(&shared, running);
+    write_split(&shared, &place, (__global float4 *)partial, state);
+    BARRIER;
+    if (get_local_id(0) == 0) {
+        const uint counter = place.kv_head * (get_num_groups(0) / splits) + row_group;
+        shared.is_last = arrive_last(counters + counter, splits);
+    }
+    BARRIER;
+    if (shared.is_last) {
+        combine(&place, (const __global float4 *)partial, state, (__global float4 *)y, splits);
+    }
 }

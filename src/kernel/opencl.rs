@@ -4,8 +4,14 @@
 //! kernel whose macros disagree with its launch computes nonsense. What each argument is stands at
 //! the top of the kernel's file. Nothing here calls OpenCL.
 
-use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX, HEAD_DIM_MAX, HEAD_DIM_MIN};
+use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX, HEAD_DIM_MAX};
 use core::ffi::CStr;
+
+mod attention;
+
+pub use attention::{
+    AttentionMatrix, AttentionShape, AttentionStream, AttentionTile, KeySplit, STREAM_QUERIES_MAX,
+};
 
 /// One entry point and the text it is built from: each piece after the other.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +35,10 @@ macro_rules! source {
 /// Attention of a few queries, one split of the chunks a work-group.
 pub const ATTENTION_STREAM: Source =
     source!(c"mz_attention_stream", include_str!("../../kernels/attention_stream.cl"));
-/// The same on NVIDIA's matrix units.
+/// The same on NVIDIA's matrix units, and the splits added up.
 pub const ATTENTION_MATRIX: Source =
     source!(c"mz_attention_matrix", NVIDIA, include_str!("../../kernels/attention_matrix.cl"));
-/// Adds the splits up.
+/// Adds the splits of [`ATTENTION_STREAM`] up.
 pub const ATTENTION_COMBINE: Source =
     source!(c"mz_attention_combine", include_str!("../../kernels/attention_combine.cl"));
 /// Attention of many queries.
@@ -137,184 +143,6 @@ pub struct Launch {
 impl Launch {
     fn new(first: usize, second: usize, width: usize) -> Self {
         Launch { groups: [first, second, 1], local: [width, 1, 1] }
-    }
-}
-
-/// What attention works on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttentionShape {
-    /// Query heads; a multiple of `kv_heads`.
-    pub heads: u32,
-    /// Key and value heads.
-    pub kv_heads: u32,
-    /// Values of a head.
-    pub head_dim: u32,
-    /// Queries at once.
-    pub queries: u32,
-}
-
-impl AttentionShape {
-    /// Whether kernels can be built for it.
-    pub fn is_supported(&self) -> bool {
-        let dims = u32::from(HEAD_DIM_MIN)..=u32::from(HEAD_DIM_MAX);
-        let heads = self.kv_heads > 0 && self.heads > 0 && self.heads.is_multiple_of(self.kv_heads);
-        heads
-            && self.queries > 0
-            && dims.contains(&self.head_dim)
-            && self.head_dim.is_multiple_of(8)
-    }
-
-    /// Rows of one key head: queries times the query heads that share it.
-    fn rows(&self) -> u32 {
-        self.queries * (self.heads / self.kv_heads)
-    }
-
-    /// Rows of all heads: those of scratch and outputs.
-    pub fn rows_all(&self) -> u32 {
-        self.queries * self.heads
-    }
-}
-
-/// More queries than this are better served by [`AttentionTile`].
-pub const STREAM_QUERIES_MAX: u32 = 16;
-
-/// Sizes of [`ATTENTION_STREAM`] or [`ATTENTION_MATRIX`], which have the same arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttentionStream {
-    shape: AttentionShape,
-    rows: u32,
-    width: u32,
-    is_matrix: bool,
-}
-
-impl AttentionStream {
-    const WIDTH: u32 = 64;
-    const ROWS_MAX: u32 = 16;
-
-    /// As many rows a work-group as registers and `local_bytes` of local memory allow. `None` for a
-    /// shape that is not supported, or too little local memory for any.
-    pub fn new(shape: AttentionShape, local_bytes: u64) -> Option<Self> {
-        if !shape.is_supported() {
-            return None;
-        }
-        let mut rows = match shape.rows() {
-            rows @ 1..=3 => rows,
-            rows => rows.next_multiple_of(4).min(Self::ROWS_MAX),
-        };
-        let build = |rows| AttentionStream { shape, rows, width: Self::WIDTH, is_matrix: false };
-        while build(rows).local_bytes() > local_bytes {
-            rows = match rows {
-                1 => return None,
-                2 | 3 => 1,
-                4 => 2,
-                _ => rows - 4,
-            };
-        }
-        Some(build(rows))
-    }
-
-    /// For NVIDIA's matrix units, compute capability 8.0 or later. Its queries are halves always.
-    /// `None` for a shape that is not supported.
-    pub fn matrix(shape: AttentionShape) -> Option<Self> {
-        let is_supported = shape.is_supported() && matches!(shape.head_dim, 64 | 128);
-        let build = AttentionStream { shape, rows: 16, width: 128, is_matrix: true };
-        is_supported.then_some(build)
-    }
-
-    /// The kernel.
-    pub const fn source(&self) -> Source {
-        if self.is_matrix { ATTENTION_MATRIX } else { ATTENTION_STREAM }
-    }
-
-    /// Local memory of a work-group, at most, where matrix units are not used.
-    fn local_bytes(&self) -> u64 {
-        let queries = self.rows * self.shape.head_dim * 4;
-        let p = self.rows * u32::from(CHUNK_TOKENS) * 4;
-        let rows = 3 * 4 * self.rows;
-        // Shares of a reduction, and padding to the largest alignment.
-        u64::from(queries + p + rows + self.width * 4 + 128)
-    }
-
-    /// Macros.
-    pub fn macros(&self) -> [Macro; 3] {
-        [("MZ_HEAD_DIM", self.shape.head_dim), ("MZ_ROWS", self.rows), ("MZ_WIDTH", self.width)]
-    }
-
-    /// The same kernel for another number of queries. Rows of a work-group that none of them fills
-    /// are computed in vain.
-    pub const fn with_queries(self, queries: u32) -> Self {
-        let shape = AttentionShape { queries, ..self.shape };
-        AttentionStream { shape, ..self }
-    }
-
-    fn blocks(&self) -> u32 {
-        self.shape.rows().div_ceil(self.rows)
-    }
-
-    /// Chunks of a split, so that `chunks` chunks make about `groups` work-groups.
-    pub fn split_chunks(&self, chunks: u32, groups: u32) -> u32 {
-        let splits = (groups / (self.shape.kv_heads * self.blocks())).clamp(1, chunks.max(1));
-        chunks.div_ceil(splits).max(1)
-    }
-
-    /// For `splits` splits.
-    pub fn launch(&self, splits: u32) -> Launch {
-        let groups = splits as usize * self.blocks() as usize;
-        Launch::new(groups, self.shape.kv_heads as usize, self.width as usize)
-    }
-
-    /// Values of scratch for partial outputs, and pairs of state.
-    pub fn scratch(&self, splits: u32) -> (usize, usize) {
-        let rows = splits as usize * self.shape.rows_all() as usize;
-        (rows * self.shape.head_dim as usize, rows)
-    }
-
-    /// Of [`ATTENTION_COMBINE`], whose one macro is the first of [`AttentionStream::macros`].
-    pub fn combine_launch(&self) -> Launch {
-        Launch::new(self.shape.rows_all() as usize, 1, 256)
-    }
-}
-
-/// Sizes of [`ATTENTION_TILE`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttentionTile {
-    shape: AttentionShape,
-    rows: u32,
-}
-
-impl AttentionTile {
-    /// The same kernel for another number of queries.
-    pub const fn with_queries(self, queries: u32) -> Self {
-        let shape = AttentionShape { queries, ..self.shape };
-        AttentionTile { shape, ..self }
-    }
-
-    /// `None` for a shape that is not supported, or too little local memory.
-    pub fn new(shape: AttentionShape, local_bytes: u64) -> Option<Self> {
-        let fits = |rows: &u32| AttentionTile { shape, rows: *rows }.local_bytes() <= local_bytes;
-        let rows = [32, 16].into_iter().find(fits)?;
-        shape.is_supported().then_some(AttentionTile { shape, rows })
-    }
-
-    /// Local memory of a work-group, at most.
-    fn local_bytes(&self) -> u64 {
-        const KEYS: u32 = 32;
-        let queries = self.rows * self.shape.head_dim * 4;
-        let tile = KEYS * (self.shape.head_dim / 8 + 1) * 16;
-        let p = KEYS * self.rows * 4;
-        // Lanes of a reduction, three numbers a row, padding.
-        u64::from(queries + tile + p + self.rows * (16 + 3) * 4 + 128)
-    }
-
-    /// Macros.
-    pub fn macros(&self) -> [Macro; 2] {
-        [("MZ_HEAD_DIM", self.shape.head_dim), ("MZ_ROWS", self.rows)]
-    }
-
-    /// For all queries.
-    pub fn launch(&self) -> Launch {
-        let blocks = self.shape.rows().div_ceil(self.rows);
-        Launch::new(blocks as usize, self.shape.kv_heads as usize, 4 * self.rows as usize)
     }
 }
 

@@ -1,16 +1,17 @@
-//! Both bodies of attention, over shapes, contexts and hostile numbers.
+//! The bodies of attention that any device runs, over shapes, contexts and hostile numbers.
 
 use super::device::{Device, Table, read_floats};
 use super::oracle::Attention;
 use super::values::{Random, error, halves, wide};
 use mzcache::kernel::opencl::{
-    ATTENTION_COMBINE, ATTENTION_TILE, AttentionShape, AttentionStream, AttentionTile,
+    ATTENTION_COMBINE, ATTENTION_STREAM, ATTENTION_TILE, AttentionShape, AttentionStream,
+    AttentionTile,
 };
 use mzcache::port::opencl::{Block, MemoryMode};
 
 /// Builds that multiply in single precision are this close; those in half have the whole tolerance.
 const ERROR_SINGLE_MAX: f64 = 1e-4;
-const ERROR_HALF_MAX: f64 = 2e-3;
+pub(super) const ERROR_HALF_MAX: f64 = 2e-3;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numbers {
@@ -64,7 +65,7 @@ impl Case {
         Case { queries, context, ..self }
     }
 
-    fn shape(&self) -> AttentionShape {
+    pub(super) fn shape(&self) -> AttentionShape {
         let small = |value: usize| u32::try_from(value).unwrap();
         AttentionShape {
             heads: small(self.heads),
@@ -89,14 +90,14 @@ fn max_half(half: &mut u16) {
 }
 
 /// Queries, keys and values: `[token][head][head_dim]`.
-struct Data {
-    q: Vec<f32>,
+pub(super) struct Data {
+    pub(super) q: Vec<f32>,
     k: Vec<u16>,
     v: Vec<u16>,
 }
 
 impl Data {
-    fn of(case: &Case) -> Data {
+    pub(super) fn of(case: &Case) -> Data {
         let mut random = Random::new(case.context as u64 * 31 + case.queries as u64);
         let count = case.context * case.kv_heads * case.head_dim;
         let row = case.kv_heads * case.head_dim;
@@ -167,7 +168,7 @@ fn real(case: &Case) -> (Vec<u16>, Vec<u16>) {
 }
 
 /// Tokens into chunks; chunks that nobody sees are freed, and rows behind the context hold NaN.
-fn chunks(case: &Case, data: &Data) -> Vec<Option<Vec<u16>>> {
+pub(super) fn chunks(case: &Case, data: &Data) -> Vec<Option<Vec<u16>>> {
     let row = case.kv_heads * case.head_dim;
     let chunk = |index: usize| {
         let mut halves = vec![0x7e00; 2 * 256 * row];
@@ -187,7 +188,7 @@ fn chunks(case: &Case, data: &Data) -> Vec<Option<Vec<u16>>> {
     (0..count).map(|index| (index >= case.first_chunk()).then(|| chunk(index))).collect()
 }
 
-fn wanted(case: &Case, data: &Data) -> Vec<f64> {
+pub(super) fn wanted(case: &Case, data: &Data) -> Vec<f64> {
     let oracle = Attention {
         heads: case.heads,
         kv_heads: case.kv_heads,
@@ -204,7 +205,7 @@ fn wanted(case: &Case, data: &Data) -> Vec<f64> {
 }
 
 /// Each row on its own, so that small rows count as much as large ones.
-fn check(case: &Case, have: &[f32], want: &[f64], bound: f64) {
+pub(super) fn check(case: &Case, have: &[f32], want: &[f64], bound: f64) {
     let rows = have.chunks_exact(case.head_dim).zip(want.chunks_exact(case.head_dim));
     for (row, (have, want)) in rows.enumerate() {
         let error = error(have, want);
@@ -212,7 +213,7 @@ fn check(case: &Case, have: &[f32], want: &[f64], bound: f64) {
     }
 }
 
-fn query_block(device: &Device, data: &mut Data, is_half: bool) -> Block {
+pub(super) fn query_block(device: &Device, data: &mut Data, is_half: bool) -> Block {
     if is_half {
         let rounded = halves(&data.q);
         data.q = wide(&rounded);
@@ -225,19 +226,8 @@ fn query_block(device: &Device, data: &mut Data, is_half: bool) -> Block {
 /// Streams the chunks and adds the splits up.
 pub fn stream(device: &Device, case: Case) {
     let build = AttentionStream::new(case.shape(), device.local_bytes()).unwrap();
-    let bound = if device.has_half { ERROR_HALF_MAX } else { ERROR_SINGLE_MAX };
-    split(device, case, build, device.has_half, bound);
-}
-
-/// The same on matrix units, which round queries and weights to half precision.
-fn matrix(device: &Device, case: Case) {
-    let build = AttentionStream::matrix(case.shape()).unwrap();
-    split(device, case, build, true, ERROR_HALF_MAX);
-}
-
-fn split(device: &Device, case: Case, build: AttentionStream, is_half: bool, bound: f64) {
     let mut data = Data::of(&case);
-    let q = query_block(device, &mut data, is_half);
+    let q = query_block(device, &mut data, device.has_half);
     let chunks = device.chunks(&chunks(&case, &data));
     let shape = case.shape();
     let count = u32::try_from(case.context.div_ceil(256) - case.first_chunk()).unwrap();
@@ -248,7 +238,7 @@ fn split(device: &Device, case: Case, build: AttentionStream, is_half: bool, bou
     let state = device.floats(&vec![f32::NAN; 2 * pairs]);
     let y = device.floats(&vec![f32::NAN; data.q.len()]);
     device
-        .call(build.source(), &build.macros())
+        .call(ATTENTION_STREAM, &build.macros())
         .memory(&q)
         .table(&chunks)
         .memory(&partial)
@@ -271,6 +261,7 @@ fn split(device: &Device, case: Case, build: AttentionStream, is_half: bool, bou
         .u32(shape.rows_all())
         .u32(splits)
         .launch(build.combine_launch());
+    let bound = if device.has_half { ERROR_HALF_MAX } else { ERROR_SINGLE_MAX };
     check(&case, &read_floats(&y), &wanted(&case, &data), bound);
 }
 
@@ -299,7 +290,7 @@ pub fn tile(device: &Device, case: Case) {
     check(&case, &read_floats(&y), &wanted(&case, &data), bound);
 }
 
-const NUMBERS: [Numbers; 6] = [
+pub(super) const NUMBERS: [Numbers; 6] = [
     Numbers::OneHugeScore,
     Numbers::AllEqual,
     Numbers::MinusZero,
@@ -309,26 +300,6 @@ const NUMBERS: [Numbers; 6] = [
 ];
 
 const HEAD_DIMS: [usize; 6] = [32, 64, 80, 96, 128, 256];
-
-fn matrix_cases(device: &Device) {
-    for head_dim in [64, 128] {
-        let case = Case::new(4, 2, head_dim);
-        for (queries, context) in
-            [(1, 1), (1, 300), (8, 257), (8, 3000), (16, 1024), (3, 130 * 256)]
-        {
-            matrix(device, case.at(queries, context));
-            matrix(device, Case { groups: 40, ..case.at(queries, context) });
-        }
-        matrix(device, Case { window: 300, softcap: 5.0, ..case.at(5, 900) });
-        matrix(device, Case::new(16, 2, head_dim).at(16, 700));
-        for numbers in NUMBERS {
-            matrix(device, Case { numbers, ..case.at(8, 700) });
-        }
-    }
-    for numbers in [Numbers::Real, Numbers::RealSharp] {
-        matrix(device, Case { numbers, ..Case::new(9, 3, 64).at(4, 512) });
-    }
-}
 
 fn stream_head_dims(device: &Device) {
     for head_dim in HEAD_DIMS {
@@ -448,16 +419,6 @@ fn stream_caps_scores() {
 fn tiles_take_shapes_windows_and_hostile_numbers() {
     let Some(device) = Device::any() else { return };
     tile_cases(&device);
-}
-
-#[test]
-fn matrix_units_are_as_good() {
-    let Some(device) = Device::any() else { return };
-    if device.is_nvidia() {
-        matrix_cases(&device);
-    } else {
-        eprintln!("NOT CHECKED: the device has no matrix units");
-    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod attention;
 mod checked;
 mod device;
 mod layer;
+mod matrix;
 mod oracle;
 mod products;
 mod values;

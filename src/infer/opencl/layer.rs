@@ -1,20 +1,17 @@
 //! The commands of one layer, and the activations that they work on.
 
 use super::Accelerator;
-use super::flight::Chunks;
+use super::attention::Scratch;
 use super::launch::Call;
-use super::programs::{Programs, attention_shape, class_of, lanes, number, weights_of};
+use super::programs::{Programs, class_of, lanes, weights_of};
 use crate::arena::view;
 use crate::error::{Code, Error, Result};
 use crate::infer::cpu::ComputeConfig;
 use crate::infer::model::{Architecture, Layer, Model, Shape, Tensor};
 use crate::infer::names::Role;
-use crate::kernel::opencl::{AttentionStream, RmsNorm, few_launch, many_launch};
+use crate::kernel::opencl::{RmsNorm, few_launch, many_launch};
 use crate::port::DeviceRegion;
 use crate::port::opencl::{Block, Event, Kernel, Queue};
-
-/// Work-groups of attention for each compute unit: enough that one that ends early leaves no gap.
-const GROUPS_PER_UNIT: u32 = 8;
 
 /// Device memory of one batch; the comments give single-precision values a token.
 pub(super) struct Activations {
@@ -23,22 +20,20 @@ pub(super) struct Activations {
     /// Normalised input or output of a part: hidden.
     pub(super) h: Block,
     /// Queries: heads * head_dim.
-    q: Block,
+    pub(super) q: Block,
     /// Attention output: heads * head_dim.
-    a: Block,
+    pub(super) a: Block,
     /// Keys, values: kv_heads * head_dim.
-    k: Block,
-    v: Block,
+    pub(super) k: Block,
+    pub(super) v: Block,
     /// Gate, up: feed_forward.
     gate: Block,
     up: Block,
     /// `[row][vocabulary]`.
     pub(super) logits: Block,
     /// Queries as halves, for half arithmetic.
-    halves: Option<Block>,
-    /// Outputs and softmax state of the splits.
-    partial: Block,
-    state: Block,
+    pub(super) halves: Option<Block>,
+    pub(super) scratch: Scratch,
     /// Radians a token of each rotary pair.
     frequencies: Block,
 }
@@ -59,7 +54,6 @@ impl Activations {
             let bytes = values.checked_mul(size_of::<f32>()).ok_or(too_many)?;
             Block::new(context, queue, accelerator.mode, bytes)
         };
-        let (partial, state) = scratch(accelerator, programs, config, columns);
         let mut frequencies = block(model.rope_frequencies.len())?;
         frequencies.write(0, view::bytes_of(model.rope_frequencies))?;
         Ok(Activations {
@@ -76,46 +70,10 @@ impl Activations {
                 true => Some(block(shape.query_values() * lanes_max)?),
                 false => None,
             },
-            partial: block(partial)?,
-            state: block(2 * state)?,
+            scratch: Scratch::new(accelerator, &programs.attention, config, columns)?,
             frequencies,
         })
     }
-}
-
-fn groups(accelerator: &Accelerator) -> u32 {
-    accelerator.device().compute_units.saturating_mul(GROUPS_PER_UNIT).max(1)
-}
-
-/// Most values and pairs of state that the splits of any pass write.
-fn scratch(
-    accelerator: &Accelerator,
-    programs: &Programs,
-    config: &ComputeConfig,
-    columns: usize,
-) -> (usize, usize) {
-    let mut most = (1, 1);
-    let chunks_max = number(columns);
-    for tokens in 1..=config.batch_tokens_max {
-        let Some(sizes) = stream_sizes(programs, tokens) else { break };
-        // Splits are cut evenly, so that fewer chunks may make more of them.
-        for chunks in 1..=chunks_max {
-            let each = sizes.split_chunks(chunks, groups(accelerator));
-            let (partial, state) = sizes.scratch(chunks.div_ceil(each));
-            most = (partial.max(most.0), state.max(most.1));
-        }
-    }
-    most
-}
-
-/// The body for few queries, for so many; `None` for many.
-fn stream_sizes(programs: &Programs, tokens: usize) -> Option<AttentionStream> {
-    let (_, sizes) = match (tokens, &programs.attention.few) {
-        (1, _) => &programs.attention.one,
-        (_, Some(few)) if class_of(tokens).is_some() => few,
-        _ => return None,
-    };
-    Some(sizes.with_queries(number(tokens)))
 }
 
 /// What the commands of a batch have in common.
@@ -127,15 +85,11 @@ pub(super) struct Stage<'a> {
     pub(super) tokens: usize,
     /// Of the first token.
     pub(super) position: u32,
-    /// Work-groups that fill the device.
-    pub(super) groups: u32,
+    /// Compute units of the device.
+    pub(super) units: u32,
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn groups_of(accelerator: &Accelerator) -> u32 {
-        groups(accelerator)
-    }
-
     /// A command that changes nothing that is read later, so that a device that sleeps wakes up
     /// while the host waits for the first layer.
     pub(super) fn warm_up(&mut self) -> Result<()> {
@@ -190,104 +144,6 @@ impl<'a> Stage<'a> {
             .word(is_adjacent)
             .float(scale)
             .items(self.queue, [head_dim / 2, heads, self.tokens])
-    }
-
-    /// Appends keys and values, then attends to all.
-    pub(super) fn attend(&mut self, chunks: &Chunks<'_>, table: DeviceRegion) -> Result<()> {
-        let shape = self.shape;
-        let kv_heads = usize::from(shape.kv_heads);
-        Call::new(&mut self.programs.attention.kv_store)
-            .memory(self.work.k.region())
-            .memory(self.work.v.region())
-            .memory(table)
-            .number(kv_heads)
-            .word(self.position)
-            .pool(chunks.pool)
-            .listed(shared(chunks, chunks.tails))
-            .items(self.queue, [usize::from(shape.head_dim) / 8, kv_heads, self.tokens])?;
-        let q = self.queries()?;
-        match stream_sizes(self.programs, self.tokens) {
-            Some(sizes) => self.stream(sizes, q, chunks, table),
-            None => self.tile(q, chunks, table),
-        }
-    }
-
-    /// Queries in the type that attention takes.
-    fn queries(&mut self) -> Result<DeviceRegion> {
-        let q = self.work.q.region();
-        let attention = &mut self.programs.attention;
-        let is_few = self.tokens > 1 && class_of(self.tokens).is_some();
-        let takes_halves = attention.all_take_halves || (attention.few_takes_halves && is_few);
-        let (true, Some(kernel), Some(halves)) =
-            (takes_halves, &mut attention.to_half, &self.work.halves)
-        else {
-            return Ok(q);
-        };
-        let halves = halves.region();
-        let count = self.tokens * self.shape.query_values() / 8;
-        Call::new(kernel).memory(q).memory(halves).items(self.queue, [count, 1, 1])?;
-        Ok(halves)
-    }
-
-    fn stream(
-        &mut self,
-        sizes: AttentionStream,
-        q: DeviceRegion,
-        chunks: &Chunks<'_>,
-        table: DeviceRegion,
-    ) -> Result<()> {
-        let attention = &mut self.programs.attention;
-        let kernel = match &mut attention.few {
-            Some((kernel, _)) if self.tokens > 1 => kernel,
-            _ => &mut attention.one.0,
-        };
-        let all = number(chunks.entries.len());
-        let split_chunks = sizes.split_chunks(all, self.groups);
-        let splits = all.div_ceil(split_chunks);
-        let (partial, state) = (self.work.partial.region(), self.work.state.region());
-        Call::new(kernel)
-            .memory(q)
-            .memory(table)
-            .memory(partial)
-            .memory(state)
-            .number(self.shape.heads)
-            .word(self.shape.kv_heads.into())
-            .number(self.tokens)
-            .word(self.position)
-            .word(0)
-            .float(0.0)
-            .word(0)
-            .word(split_chunks)
-            .pool(chunks.pool)
-            .listed(shared(chunks, chunks.entries))
-            .launch(self.queue, sizes.launch(splits))?;
-        Call::new(&mut attention.combine)
-            .memory(partial)
-            .memory(state)
-            .memory(self.work.a.region())
-            .word(attention_shape(self.shape, self.tokens).rows_all())
-            .word(splits)
-            .launch(self.queue, sizes.combine_launch())
-    }
-
-    fn tile(&mut self, q: DeviceRegion, chunks: &Chunks<'_>, table: DeviceRegion) -> Result<()> {
-        let Some((kernel, sizes)) = &mut self.programs.attention.many else {
-            unreachable!("built for every batch that the configuration allows")
-        };
-        let launch = sizes.with_queries(number(self.tokens)).launch();
-        Call::new(kernel)
-            .memory(q)
-            .memory(table)
-            .memory(self.work.a.region())
-            .number(self.shape.heads)
-            .word(self.shape.kv_heads.into())
-            .number(self.tokens)
-            .word(self.position)
-            .word(0)
-            .float(0.0)
-            .pool(chunks.pool)
-            .listed(shared(chunks, chunks.entries))
-            .launch(self.queue, launch)
     }
 
     /// From attention's output to the layer's; the answer is the last command's completion.
@@ -400,13 +256,4 @@ fn norm_rows(
         .number(weight.cols)
         .float(shape.norm_epsilon)
         .launch(queue, sizes.launch(rows))
-}
-
-/// Shared memory to name to a kernel with a table; none where the table holds offsets. No more than
-/// the kernel reads: NVIDIA's driver (580, H200) takes 1.2 us for each name of each command.
-fn shared<'a>(chunks: &Chunks<'_>, addresses: &'a [u64]) -> &'a [u64] {
-    match chunks.pool {
-        Some(_) => &[],
-        None => addresses,
-    }
 }

@@ -10,9 +10,10 @@ use crate::infer::model::{Model, Shape, Tensor};
 use crate::infer::names::Role;
 use crate::kernel::math::WeightType;
 use crate::kernel::opencl::{
-    ADD, ADD_BIAS, ATTENTION_COMBINE, ATTENTION_TILE, AttentionShape, AttentionStream,
-    AttentionTile, FEW_TOKENS_MAX, HALF, KV_STORE, MATMUL_FEW, MATMUL_MANY, Macro, POOL, RMS_NORM,
-    ROTARY, RmsNorm, STREAM_QUERIES_MAX, SUBGROUP, SWIGLU, Source, TO_HALF, Weights, few_macro,
+    ADD, ADD_BIAS, ATTENTION_COMBINE, ATTENTION_MATRIX, ATTENTION_STREAM, ATTENTION_TILE,
+    AttentionMatrix, AttentionShape, AttentionStream, AttentionTile, FEW_TOKENS_MAX, HALF,
+    KV_STORE, MATMUL_FEW, MATMUL_MANY, Macro, POOL, RMS_NORM, ROTARY, RmsNorm, STREAM_QUERIES_MAX,
+    SUBGROUP, SWIGLU, Source, TO_HALF, Weights, few_macro,
 };
 use crate::port::opencl::{
     BuildLog, BuildOptions, Compiler, DeviceKind, DriverFamily, Kernel, MemoryMode, Origin,
@@ -88,21 +89,63 @@ pub(super) struct Products {
     pub(super) many: Option<Kernel>,
 }
 
+/// Sizes of a body of attention for a few queries.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FewSizes {
+    /// Splits are added up by a second kernel.
+    Stream(AttentionStream),
+    /// On matrix units, which take halves always.
+    Matrix(AttentionMatrix),
+}
+
+impl FewSizes {
+    pub(super) fn with_queries(self, queries: u32) -> Self {
+        match self {
+            FewSizes::Stream(sizes) => FewSizes::Stream(sizes.with_queries(queries)),
+            FewSizes::Matrix(sizes) => FewSizes::Matrix(sizes.with_queries(queries)),
+        }
+    }
+}
+
 /// Attention over a table.
 pub(super) struct Attention {
     /// One query.
-    pub(super) one: (Kernel, AttentionStream),
+    pub(super) one: (Kernel, FewSizes),
     /// Up to [`STREAM_QUERIES_MAX`].
-    pub(super) few: Option<(Kernel, AttentionStream)>,
+    pub(super) few: Option<(Kernel, FewSizes)>,
     /// More.
     pub(super) many: Option<(Kernel, AttentionTile)>,
     pub(super) combine: Kernel,
     pub(super) kv_store: Kernel,
     /// Queries for arithmetic in half precision.
     pub(super) to_half: Option<Kernel>,
-    /// Which bodies take halves: those of few queries, and all.
-    pub(super) few_takes_halves: bool,
-    pub(super) all_take_halves: bool,
+    /// Whether the bodies that do not use matrix units take halves.
+    pub(super) takes_halves: bool,
+}
+
+impl Attention {
+    /// The body for few queries, for so many; `None` for many.
+    pub(super) fn sizes(&self, tokens: usize) -> Option<FewSizes> {
+        let (_, sizes) = match (tokens, &self.few) {
+            (1, _) => &self.one,
+            (_, Some(few)) if class_of(tokens).is_some() => few,
+            _ => return None,
+        };
+        Some(sizes.with_queries(number(tokens)))
+    }
+
+    /// The kernel of [`Attention::sizes`].
+    pub(super) fn kernel(&mut self, tokens: usize) -> &mut Kernel {
+        match &mut self.few {
+            Some((kernel, _)) if tokens > 1 => kernel,
+            _ => &mut self.one.0,
+        }
+    }
+
+    /// In which type so many queries are taken.
+    pub(super) fn takes_halves(&self, tokens: usize) -> bool {
+        self.takes_halves || matches!(self.sizes(tokens), Some(FewSizes::Matrix(_)))
+    }
 }
 
 /// All kernels of a model.
@@ -259,7 +302,7 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
         const { assert!(STREAM_QUERIES_MAX == FEW_TOKENS_MAX) };
         let local_bytes = self.accelerator.device().local_bytes;
         let most = usize::try_from(STREAM_QUERIES_MAX).unwrap_or(usize::MAX);
-        let one = self.stream(shape, 1)?;
+        let one = self.matrix_or_stream(shape, 1)?;
         let few = match config.batch_tokens_max {
             1 => None,
             tokens => Some(self.matrix_or_stream(shape, tokens.min(most))?),
@@ -272,7 +315,7 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
                 Some((self.kernel(ATTENTION_TILE, &sizes.macros())?, sizes))
             }
         };
-        let head_dim = one.1.macros()[0];
+        let head_dim = ("MZ_HEAD_DIM", u32::from(shape.head_dim));
         Ok(Attention {
             one,
             few,
@@ -283,38 +326,29 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
                 true => Some(self.kernel(TO_HALF, &[])?),
                 false => None,
             },
-            few_takes_halves: self.report.has_matrix_units,
-            all_take_halves: self.report.is_half,
+            takes_halves: self.report.is_half,
         })
     }
 
-    fn stream(&mut self, shape: &Shape, queries: usize) -> Result<(Kernel, AttentionStream)> {
-        let local_bytes = self.accelerator.device().local_bytes;
-        let sizes = AttentionStream::new(attention_shape(shape, queries), local_bytes);
-        let sizes = sizes.ok_or(NO_SHAPE)?;
-        Ok((self.kernel(sizes.source(), &sizes.macros())?, sizes))
-    }
-
     /// Matrix units where there are some. Only the compiler knows whether the device is new enough.
-    fn matrix_or_stream(
-        &mut self,
-        shape: &Shape,
-        queries: usize,
-    ) -> Result<(Kernel, AttentionStream)> {
-        let is_nvidia = self.accelerator.device().driver.family == DriverFamily::Nvidia;
+    fn matrix_or_stream(&mut self, shape: &Shape, queries: usize) -> Result<(Kernel, FewSizes)> {
+        let device = self.accelerator.device();
+        let (is_nvidia, local_bytes) =
+            (device.driver.family == DriverFamily::Nvidia, device.local_bytes);
         let is_wanted = is_nvidia && self.options.half != Some(false);
-        let sizes = AttentionStream::matrix(attention_shape(shape, queries));
-        if let Some(sizes) = sizes.filter(|_| is_wanted) {
-            match self.kernel(sizes.source(), &sizes.macros()) {
+        let shape = attention_shape(shape, queries);
+        if let Some(sizes) = AttentionMatrix::new(shape).filter(|_| is_wanted) {
+            match self.kernel(ATTENTION_MATRIX, &sizes.macros()) {
                 Ok(kernel) => {
                     self.report.has_matrix_units = true;
-                    return Ok((kernel, sizes));
+                    return Ok((kernel, FewSizes::Matrix(sizes)));
                 }
                 Err(error) if error.code == Code::BuildFailed => {}
                 Err(error) => return Err(error),
             }
         }
-        self.stream(shape, queries)
+        let sizes = AttentionStream::new(shape, local_bytes).ok_or(NO_SHAPE)?;
+        Ok((self.kernel(ATTENTION_STREAM, &sizes.macros())?, FewSizes::Stream(sizes)))
     }
 
     fn norm(&mut self, sizes: RmsNorm) -> Result<(Kernel, RmsNorm)> {

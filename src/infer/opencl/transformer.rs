@@ -61,7 +61,7 @@ pub struct ClTransformer {
     work: Activations,
     host: Host,
     queue: Queue,
-    groups: u32,
+    units: u32,
 }
 
 impl ClTransformer {
@@ -108,7 +108,7 @@ impl ClTransformer {
             work,
             host,
             queue: accelerator.queue.share()?,
-            groups: Stage::groups_of(accelerator),
+            units: accelerator.device().compute_units,
         })
     }
 
@@ -186,7 +186,7 @@ impl ClTransformer {
             shape: &model.shape,
             tokens: tokens.len(),
             position,
-            groups: self.groups,
+            units: self.units,
         };
         stage.warm_up()?;
         for (index, layer) in (0..model.shape.layers).zip(model.layers) {

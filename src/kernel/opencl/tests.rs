@@ -64,14 +64,42 @@ fn rows_follow_the_shape_and_the_local_memory() {
 #[test]
 fn matrix_units_take_two_head_sizes() {
     for head_dim in (32..=256).step_by(8) {
-        let build = AttentionStream::matrix(shape(16, 8, head_dim, 8));
+        let build = AttentionMatrix::new(shape(16, 8, head_dim, 8));
         assert_eq!(build.is_some(), matches!(head_dim, 64 | 128));
     }
-    let build = AttentionStream::matrix(shape(32, 8, 64, 8)).unwrap();
-    assert_eq!(build.source().name, ATTENTION_MATRIX.name);
-    assert_eq!(build.launch(5), Launch { groups: [10, 8, 1], local: [128, 1, 1] });
-    assert_eq!(defined(ATTENTION_MATRIX, "ROWS"), Some(16));
-    assert_eq!(defined(ATTENTION_MATRIX, "WARPS"), Some(128 / 32));
+    let blocks = |heads, head_dim, queries| {
+        let build = AttentionMatrix::new(shape(heads, 8, head_dim, queries)).unwrap();
+        (build.macros()[1], build.counters())
+    };
+    assert_eq!(blocks(32, 64, 8), (("MZ_BLOCKS", 2), 8));
+    assert_eq!(blocks(32, 64, 4), (("MZ_BLOCKS", 1), 8));
+    assert_eq!(blocks(32, 128, 8), (("MZ_BLOCKS", 1), 16));
+    let build = AttentionMatrix::new(shape(32, 8, 128, 8)).unwrap();
+    assert_eq!(build.launch(5), Launch { groups: [10, 8, 1], local: [256, 1, 1] });
+    assert_eq!(build.scratch(5), (5 * 256 * 128, 5 * 256));
+    assert_eq!(defined(ATTENTION_MATRIX, "WARPS"), Some(256 / 32));
+}
+
+#[test]
+fn warps_share_all_keys_evenly() {
+    for head_dim in [64, 128] {
+        let build = AttentionMatrix::new(shape(16, 8, head_dim, 8)).unwrap();
+        let step_keys = 2048 / head_dim;
+        for end in (8..70_000).step_by(61) {
+            for first_seen in [0, end / 2, end - 8] {
+                for groups in [1, 16, 132, 1000] {
+                    let KeySplit { splits, warp_steps } = build.split(first_seen, end, groups);
+                    let steps = end.div_ceil(step_keys) - first_seen / step_keys;
+                    assert!(splits >= 1 && splits <= build.splits_max(groups));
+                    assert!(splits * 8 * warp_steps >= steps);
+                    assert!((splits - 1) * 8 * warp_steps < steps, "a split without keys");
+                    assert!((warp_steps - 1) * build.splits_max(groups) * 8 < steps);
+                }
+            }
+        }
+    }
+    let build = AttentionMatrix::new(shape(16, 8, 128, 8)).unwrap();
+    assert_eq!(build.split(0, 32768, 132), KeySplit { splits: 16, warp_steps: 16 });
 }
 
 #[test]

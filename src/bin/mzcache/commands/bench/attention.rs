@@ -11,7 +11,8 @@ use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
 use crate::random::Random;
 use mzcache::kernel::opencl::{
-    ATTENTION_COMBINE, AttentionShape, AttentionStream, POOL, TableEntry,
+    ATTENTION_COMBINE, ATTENTION_MATRIX, ATTENTION_STREAM, AttentionMatrix, AttentionShape,
+    AttentionStream, Launch, POOL, Source, TableEntry,
 };
 use mzcache::port::opencl::{Block, DriverFamily, Kernel, MemoryMode};
 use serde::Serialize;
@@ -24,7 +25,7 @@ const CHUNK_TOKENS: u32 = mzcache::limits::CHUNK_TOKENS as u32;
 const COLD_BYTES: usize = 256 << 20;
 const COPY_BYTES: usize = 256 << 20;
 const ROUNDS: usize = 7;
-/// Chunks that one work-group takes: the best of these counts.
+/// Chunks that one work-group of a stream takes: the best of these counts.
 const SPLIT_CHUNKS: [u32; 5] = [1, 2, 3, 4, 8];
 
 #[derive(Serialize)]
@@ -34,7 +35,7 @@ struct Row {
     queries: u32,
     layout: &'static str,
     kernel: String,
-    split_chunks: u32,
+    splits: u32,
     ms: f64,
     gb_per_s: f64,
     copy_gb_per_s: f64,
@@ -51,15 +52,15 @@ pub fn run(options: &Options, console: &mut Console<'_>) -> Outcome<()> {
         for tokens in &options.contexts {
             for layout in ["contiguous", "chunked"] {
                 let mut bench = Bench::new(&device, attention, *tokens, layout == "chunked")?;
-                let (ms, split_chunks) = bench.measure_best(&device)?;
+                let (ms, splits) = bench.measure_best(&device)?;
                 let gb_per_s = bench.kv_bytes_of_layer() / ms / 1e6;
                 rows.push(Row {
                     shape,
                     context_tokens: *tokens,
                     queries: options.queries,
                     layout,
-                    kernel: bench.stream.source().name.to_string_lossy().into_owned(),
-                    split_chunks,
+                    kernel: bench.body.source().name.to_string_lossy().into_owned(),
+                    splits,
                     ms,
                     gb_per_s,
                     copy_gb_per_s: copy,
@@ -77,13 +78,13 @@ pub fn run(options: &Options, console: &mut Console<'_>) -> Outcome<()> {
 
 fn table(machine: &str, rows: &[Row]) -> String {
     let mut text = format!(
-        "{machine}\n{:<16} {:>7} {:>7} {:<11} {:<20} {:>5} {:>8} {:>9} {:>9} {:>6}\n",
+        "{machine}\n{:<16} {:>7} {:>7} {:<11} {:<20} {:>6} {:>8} {:>9} {:>9} {:>6}\n",
         "shape",
         "tokens",
         "queries",
         "layout",
         "kernel",
-        "split",
+        "splits",
         "ms",
         "KV GB/s",
         "copy GB/s",
@@ -91,13 +92,13 @@ fn table(machine: &str, rows: &[Row]) -> String {
     );
     for row in rows {
         text.push_str(&format!(
-            "{:<16} {:>7} {:>7} {:<11} {:<20} {:>5} {:>8.3} {:>9.1} {:>9.1} {:>6.2}\n",
+            "{:<16} {:>7} {:>7} {:<11} {:<20} {:>6} {:>8.3} {:>9.1} {:>9.1} {:>6.2}\n",
             row.shape,
             row.context_tokens,
             row.queries,
             row.layout,
             row.kernel,
-            row.split_chunks,
+            row.splits,
             row.ms,
             row.gb_per_s,
             row.copy_gb_per_s,
@@ -107,11 +108,56 @@ fn table(machine: &str, rows: &[Row]) -> String {
     text
 }
 
+/// The body that is measured.
+#[derive(Clone, Copy)]
+enum Body {
+    Stream(AttentionStream),
+    Matrix(AttentionMatrix),
+}
+
+impl Body {
+    /// The kernel on matrix units, where the device's compiler takes it.
+    fn of(device: &Device, shape: AttentionShape, flags: &[&str]) -> Option<Body> {
+        let is_nvidia = device.info().driver.family == DriverFamily::Nvidia;
+        let matrix = AttentionMatrix::new(shape).filter(|_| is_nvidia);
+        let builds = |sizes: &AttentionMatrix| {
+            device.kernel(ATTENTION_MATRIX, &sizes.macros(), flags).is_ok()
+        };
+        if let Some(sizes) = matrix.filter(builds) {
+            return Some(Body::Matrix(sizes));
+        }
+        AttentionStream::new(shape, device.info().local_bytes).map(Body::Stream)
+    }
+
+    fn source(&self) -> Source {
+        match self {
+            Body::Stream(_) => ATTENTION_STREAM,
+            Body::Matrix(_) => ATTENTION_MATRIX,
+        }
+    }
+
+    fn kernel(&self, device: &Device, flags: &[&str]) -> Outcome<Kernel> {
+        match self {
+            Body::Stream(sizes) => device.kernel(self.source(), &sizes.macros(), flags),
+            Body::Matrix(sizes) => device.kernel(self.source(), &sizes.macros(), flags),
+        }
+    }
+
+    /// Bytes of partial outputs, of softmax state, and of counters, for any splits.
+    fn scratch_bytes(&self, chunks: u32, units: u32) -> (usize, usize, usize) {
+        let ((values, pairs), counters) = match self {
+            Body::Stream(sizes) => (sizes.scratch(chunks), 1),
+            Body::Matrix(sizes) => (sizes.scratch(sizes.splits_max(units)), sizes.counters()),
+        };
+        (values * 4, pairs * 8, counters * 4)
+    }
+}
+
 /// The kernels with their arguments set, for as many layers as needed.
 struct Bench {
     shape: AttentionShape,
-    chunks: u32,
-    stream: AttentionStream,
+    tokens: u32,
+    body: Body,
     layers: Vec<Layer>,
     combine: Kernel,
     /// Held for the kernels, which know only addresses.
@@ -126,58 +172,61 @@ struct Layer {
 impl Bench {
     fn new(device: &Device, shape: AttentionShape, tokens: u32, chunked: bool) -> Outcome<Bench> {
         let unsupported = || Failure::new("the device has too little local memory for attention");
-        let flags = Self::flags(device);
-        let matrix = Self::matrix(device, shape, &flags);
-        let query_bytes = if matrix.is_some() { 2 } else { 4 };
-        let stream = matrix.or_else(|| AttentionStream::new(shape, device.info().local_bytes));
-        let stream = stream.ok_or_else(unsupported)?;
+        let is_pool = device.mode == MemoryMode::Buffers;
+        let flags: Vec<&str> = is_pool.then_some(POOL).into_iter().collect();
+        let body = Body::of(device, shape, &flags).ok_or_else(unsupported)?;
         let chunks = tokens.div_ceil(CHUNK_TOKENS);
-        // As many splits as there can be: one a chunk.
-        let (partial_values, states) = stream.scratch(chunks);
+        let (partial, state, counters) = body.scratch_bytes(chunks, device.info().compute_units);
         let rows = shape.rows_all() as usize * shape.head_dim as usize;
+        let query_bytes = if matches!(body, Body::Matrix(_)) { 2 } else { 4 };
         let mut query = device.block(rows * query_bytes)?;
         fill(&mut query, 1, query_bytes)?;
-        let partial = device.block(partial_values * 4)?;
-        let state = device.block(states * 8)?;
-        let output = device.block(rows * 4)?;
-        let mut layers = Vec::new();
-        for _ in 0..Self::layer_count(shape, chunks) {
-            let mut kernel = device.kernel(stream.source(), &stream.macros(), &flags)?;
-            let memory = chunk_memory(device, shape, chunks, chunked)?;
-            kernel.list_memory(&memory.addresses)?;
-            kernel.set_memory(0, query.region())?;
-            kernel.set_memory(1, memory.table.region())?;
-            kernel.set_memory(2, partial.region())?;
-            kernel.set_memory(3, state.region())?;
-            let position = tokens - shape.queries;
-            let numbers = [shape.heads, shape.kv_heads, shape.queries, position, 0];
-            for (index, number) in (4..).zip(numbers) {
-                kernel.set_value(index, number)?;
-            }
-            kernel.set_value(9, 0.0f32)?;
-            kernel.set_value(10, 0u32)?;
-            kernel.set_value(11, 1u32)?;
-            let mut held = memory.blocks;
-            if device.mode == MemoryMode::Buffers {
-                let pool = held.first().ok_or_else(unsupported)?;
-                kernel.set_memory(12, pool.region())?;
-            }
-            held.push(memory.table);
-            layers.push(Layer { kernel, _chunks: held });
-        }
-        let mut combine = device.kernel(ATTENTION_COMBINE, &stream.macros()[..1], &[])?;
+        let scratch = [
+            device.block(partial)?,
+            device.block(state)?,
+            device.block(counters)?,
+            device.block(rows * 4)?,
+        ];
+        let [partial, state, _, output] = &scratch;
+        let head_dim = ("MZ_HEAD_DIM", shape.head_dim);
+        let mut combine = device.kernel(ATTENTION_COMBINE, &[head_dim], &[])?;
         combine.set_memory(0, partial.region())?;
         combine.set_memory(1, state.region())?;
         combine.set_memory(2, output.region())?;
         combine.set_value(3, shape.rows_all())?;
-        combine.set_value(4, chunks)?;
-        let memory = vec![query, partial, state, output];
-        Ok(Bench { shape, chunks, stream, layers, combine, _memory: memory })
-    }
-
-    fn flags(device: &Device) -> Vec<&'static str> {
-        let is_pool = device.mode == MemoryMode::Buffers;
-        is_pool.then_some(POOL).into_iter().collect()
+        let mut layers = Vec::new();
+        for _ in 0..Self::layer_count(shape, chunks) {
+            let mut kernel = body.kernel(device, &flags)?;
+            let memory = chunk_memory(device, shape, chunks, chunked)?;
+            kernel.list_memory(&memory.addresses)?;
+            kernel.set_memory(0, query.region())?;
+            kernel.set_memory(1, memory.table.region())?;
+            // A stream has no use for the last two.
+            let first = match body {
+                Body::Stream(_) => 2,
+                Body::Matrix(_) => 4,
+            };
+            for (index, block) in (2..).zip(&scratch[..first]) {
+                kernel.set_memory(index, block.region())?;
+            }
+            let number = first as u32 + 2;
+            let position = tokens - shape.queries;
+            let numbers = [shape.heads, shape.kv_heads, shape.queries, position, 0];
+            for (index, number) in (number..).zip(numbers) {
+                kernel.set_value(index, number)?;
+            }
+            kernel.set_value(number + 5, 0.0f32)?;
+            let mut held = memory.blocks;
+            if is_pool {
+                let pool = held.first().ok_or_else(unsupported)?;
+                kernel.set_memory(number + 8, pool.region())?;
+            }
+            held.push(memory.table);
+            layers.push(Layer { kernel, _chunks: held });
+        }
+        let mut held: Vec<Block> = scratch.into();
+        held.push(query);
+        Ok(Bench { shape, tokens, body, layers, combine, _memory: held })
     }
 
     fn chunk_bytes(shape: AttentionShape) -> usize {
@@ -188,44 +237,60 @@ impl Bench {
         COLD_BYTES.div_ceil(Self::chunk_bytes(shape) * chunks as usize).max(1)
     }
 
+    fn chunks(&self) -> u32 {
+        self.tokens.div_ceil(CHUNK_TOKENS)
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
     fn kv_bytes_of_layer(&self) -> f64 {
-        (Self::chunk_bytes(self.shape) * self.chunks as usize) as f64
+        (Self::chunk_bytes(self.shape) * self.chunks() as usize) as f64
     }
 
-    /// The kernel on matrix units, where the device's compiler takes it.
-    fn matrix(device: &Device, shape: AttentionShape, flags: &[&str]) -> Option<AttentionStream> {
-        let is_nvidia = device.info().driver.family == DriverFamily::Nvidia;
-        let sizes = AttentionStream::matrix(shape).filter(|_| is_nvidia && shape.queries > 1)?;
-        device.kernel(sizes.source(), &sizes.macros(), flags).is_ok().then_some(sizes)
-    }
-
-    /// The best time over the ways to split the chunks, and that split.
+    /// The best time over the ways to split the chunks, and its splits.
     fn measure_best(&mut self, device: &Device) -> Outcome<(f64, u32)> {
-        let mut best = (f64::INFINITY, 1);
-        for split_chunks in SPLIT_CHUNKS.into_iter().filter(|count| *count <= self.chunks) {
-            let splits = self.chunks.div_ceil(split_chunks);
-            for layer in &mut self.layers {
-                layer.kernel.set_value(11, split_chunks)?;
+        let stream = match self.body {
+            Body::Stream(stream) => stream,
+            Body::Matrix(matrix) => {
+                let split = matrix.split(0, self.tokens, device.info().compute_units);
+                self.set_split(12, [split.splits, split.warp_steps])?;
+                let ms = self.measure(device, matrix.launch(split.splits), None)?;
+                return Ok((ms, split.splits));
             }
+        };
+        let mut best = (f64::INFINITY, 1);
+        let chunks = self.chunks();
+        for split_chunks in SPLIT_CHUNKS.into_iter().filter(|count| *count <= chunks) {
+            let splits = chunks.div_ceil(split_chunks);
+            self.set_split(10, [0, split_chunks])?;
             self.combine.set_value(4, splits)?;
-            let ms = self.measure(device, splits)?;
+            let ms = self.measure(device, stream.launch(splits), Some(stream.combine_launch()))?;
             if ms < best.0 {
-                best = (ms, split_chunks);
+                best = (ms, splits);
             }
         }
         Ok(best)
     }
 
-    /// Median time of one layer's attention, both kernels, in ms.
-    fn measure(&self, device: &Device, splits: u32) -> Outcome<f64> {
+    /// The two arguments that say how the keys are split, of every layer.
+    fn set_split(&mut self, first: u32, numbers: [u32; 2]) -> Outcome<()> {
+        for layer in &mut self.layers {
+            for (index, number) in (first..).zip(numbers) {
+                layer.kernel.set_value(index, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Median time of one layer's attention in ms, with the second kernel where there is one.
+    fn measure(&self, device: &Device, launch: Launch, combine: Option<Launch>) -> Outcome<f64> {
         let mut times = Vec::new();
         for round in 0..=ROUNDS {
             for layer in &self.layers {
-                let first = device.run(&layer.kernel, self.stream.launch(splits))?;
-                let second = device.run(&self.combine, self.stream.combine_launch())?;
-                second.wait()?;
-                let whole = second.times()?.ended.since(first.times()?.started);
+                let first = device.run(&layer.kernel, launch)?;
+                let second = combine.map(|launch| device.run(&self.combine, launch)).transpose()?;
+                let last = second.as_ref().unwrap_or(&first);
+                last.wait()?;
+                let whole = last.times()?.ended.since(first.times()?.started);
                 // The first round warms up.
                 if round > 0 {
                     times.push(seconds(whole) * 1e3);

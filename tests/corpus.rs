@@ -85,6 +85,11 @@ fn packed_chunks() {
 }
 
 #[test]
+fn step_profiles() {
+    replay("steps", bodies::steps);
+}
+
+#[test]
 fn lives_of_the_state_machine() {
     replay("state", bodies::state);
 }

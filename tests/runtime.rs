@@ -8,6 +8,7 @@ mod manager;
 use manager::*;
 use mzcache::Code;
 use mzcache::policy::{Order, Scheme};
+use mzcache::runtime::{Config, Options, required_bytes};
 use mzcache::state::Stop;
 use mzcache::units::{ByteCount, CodecId, LayerIndex, TokenCount};
 use std::path::Path;
@@ -295,6 +296,20 @@ fn every_order_and_scheme_restores() {
 }
 
 /// Flips one bit of a file.
+#[test]
+fn a_codec_without_rates_is_refused_with_the_key_that_lacks() {
+    for (codec, key) in
+        [(CodecId::Raw, "unpack_bytes_per_s.raw"), (CodecId::Q8, "unpack_bytes_per_s.q8")]
+    {
+        let mut options = Options { codec, ..Options::default() };
+        let config = |options| Config { shape: manager::SHAPE, weights: &[], options };
+        assert!(required_bytes(&config(options)).is_ok());
+        options.profile.codecs[codec as usize] = None;
+        let error = required_bytes(&config(options)).unwrap_err();
+        assert_eq!((error.code, error.what), (Code::Mismatch, key));
+    }
+}
+
 fn flip_bit(path: &Path, offset: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();

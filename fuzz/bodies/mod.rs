@@ -12,6 +12,7 @@ mod packed;
 mod profile;
 mod reader;
 mod state;
+mod steps;
 
 pub use canary::canary;
 #[cfg(feature = "infer")]
@@ -19,3 +20,4 @@ pub use gguf::gguf;
 pub use packed::packed;
 pub use profile::profile;
 pub use state::state;
+pub use steps::steps;

@@ -2,17 +2,17 @@
 //! to the same bytes from then on. The portable kernels and this machine's own must agree.
 //!
 //! ```text
-//! 0 mode: bit 0 codec, bits 1 and 2 how the packed chunk is made    4 layer
+//! 0 mode: bit 0 codec, bits 1 and 2 how the packed chunk is made,
+//!   bit 3 raw payload, bit 4 channel-major                          4 layer
 //! 1 kv_heads     2 head_dim, an index     3 tokens                  5 chunk
 //! 6 the packed chunk, or what it is made from
 //! ```
 
 use super::reader::Reader;
-use mzcache::codec::{Codec, Geometry, HEADER_BYTES, codec};
+use mzcache::codec::{ChunkLayout, Codec, Geometry, HEADER_BYTES, Work, codec};
 use mzcache::kernel::{CpuFlags, Kernels};
 use mzcache::limits::CHUNK_TOKENS;
 use mzcache::units::{ChunkId, ChunkIndex, CodecId, KvShape, LayerIndex};
-use std::ops::Range;
 
 /// Head sizes that codecs take, and at the end some that they refuse.
 const HEAD_DIMS: [u16; 12] = [32, 40, 64, 72, 80, 96, 128, 56, 0, 33, 264, 28];
@@ -26,10 +26,11 @@ pub fn packed(data: &[u8]) -> bool {
     let mut reader = Reader(data);
     let mode = reader.byte();
     let codec = codec(if mode & 1 == 0 { CodecId::Raw } else { CodecId::Q8 });
-    let geometry = geometry(&mut reader);
+    let geometry = geometry(&mut reader, mode >> 4 & 1 != 0);
     let kernels = [Kernels::portable(), Kernels::select(CpuFlags::detect())];
     if !is_legal(&geometry) {
-        let error = codec.unpack(&kernels[0], &geometry, reader.0, &mut []).unwrap_err();
+        let mut work = Work::new(&kernels[0]);
+        let error = codec.unpack(&mut work, &geometry, reader.0, &mut []).unwrap_err();
         assert!(!error.what.is_empty());
         return false;
     }
@@ -43,7 +44,7 @@ pub fn packed(data: &[u8]) -> bool {
             let Some(back) = unpack(&kernels, codec, &geometry, &packed) else {
                 unreachable!("a packed chunk unpacks");
             };
-            assert!(!codec.is_lossless() || back == chunk);
+            assert!(!codec.properties().is_lossless || back == chunk);
             packed
         }
     };
@@ -51,12 +52,12 @@ pub fn packed(data: &[u8]) -> bool {
     let settled = pack(&kernels, codec, &geometry, &first);
     let second = unpack(&kernels, codec, &geometry, &settled);
     let Some(second) = second else { unreachable!("a packed chunk unpacks") };
-    assert!(!codec.is_lossless() || first == second);
+    assert!(!codec.properties().is_lossless || first == second);
     assert_eq!(pack(&kernels, codec, &geometry, &second), settled);
     true
 }
 
-fn geometry(reader: &mut Reader<'_>) -> Geometry {
+fn geometry(reader: &mut Reader<'_>, by_channels: bool) -> Geometry {
     let kv_heads = u16::from(reader.byte() % 3);
     let head_dim = reader.pick(&HEAD_DIMS);
     // Few, for the sake of speed, or almost a whole chunk.
@@ -67,7 +68,11 @@ fn geometry(reader: &mut Reader<'_>) -> Geometry {
     let layer = LayerIndex::new(reader.byte().into());
     let chunk = ChunkIndex::new(reader.byte().into());
     let shape = KvShape { layers: 4, kv_heads, head_dim };
-    Geometry { shape, id: ChunkId { layer, chunk }, tokens }
+    let layout = match by_channels {
+        true => ChunkLayout::ChannelMajor,
+        false => ChunkLayout::TokenMajor,
+    };
+    Geometry { shape, id: ChunkId { layer, chunk }, tokens, layout }
 }
 
 fn is_legal(geometry: &Geometry) -> bool {
@@ -80,13 +85,30 @@ fn untouched(geometry: &Geometry) -> Vec<u16> {
     vec![UNTOUCHED; 2 * geometry.shape.block_values()]
 }
 
-/// Where the values lie that a codec reads and writes, head by head.
-fn heads(geometry: &Geometry) -> impl Iterator<Item = Range<usize>> {
-    let head_dim = usize::from(geometry.shape.head_dim);
-    let stride = usize::from(CHUNK_TOKENS) * head_dim;
-    let values = usize::from(geometry.tokens) * head_dim;
+/// Where the values lie that a codec reads and writes, in memory order.
+fn valid(geometry: &Geometry) -> impl Iterator<Item = usize> {
+    let (head_dim, tokens) = (usize::from(geometry.shape.head_dim), usize::from(geometry.tokens));
+    let (rows, stride, columns) = match geometry.layout {
+        ChunkLayout::TokenMajor => (tokens, head_dim, head_dim),
+        ChunkLayout::ChannelMajor => (head_dim, usize::from(CHUNK_TOKENS), tokens),
+    };
+    let part = usize::from(CHUNK_TOKENS) * head_dim;
     (0..2 * usize::from(geometry.shape.kv_heads))
-        .map(move |head| head * stride..head * stride + values)
+        .flat_map(move |head| (0..rows).map(move |row| head * part + row * stride))
+        .flat_map(move |start| start..start + columns)
+}
+
+/// Runs `run` with scratch that starts where a codec wants it.
+fn with_work<T>(
+    kernels: &Kernels,
+    codec: &dyn Codec,
+    geometry: &Geometry,
+    run: impl FnOnce(&mut Work<'_>) -> T,
+) -> T {
+    let bytes = codec.scratch_bytes(geometry);
+    let mut memory = vec![0x5A; bytes + 63];
+    let start = memory.as_ptr().align_offset(64);
+    run(&mut Work { scratch: &mut memory[start..][..bytes], ..Work::new(kernels) })
 }
 
 /// Unpacks with both kernels. `None` after an error, which must leave the chunk alone.
@@ -98,7 +120,9 @@ fn unpack(
 ) -> Option<Vec<u16>> {
     let unpack = |kernels: &Kernels| {
         let mut chunk = untouched(geometry);
-        let result = codec.unpack(kernels, geometry, packed, &mut chunk);
+        let result = with_work(kernels, codec, geometry, |work| {
+            codec.unpack(work, geometry, packed, &mut chunk)
+        });
         (result, chunk)
     };
     let unpacked = unpack(&kernels[0]);
@@ -108,8 +132,8 @@ fn unpack(
         assert!(chunk == untouched(geometry), "an error left its mark");
         return None;
     }
-    heads(geometry).for_each(|rows| chunk[rows].fill(UNTOUCHED));
-    assert!(chunk == untouched(geometry), "a row beyond the tokens was written");
+    valid(geometry).for_each(|place| chunk[place] = UNTOUCHED);
+    assert!(chunk == untouched(geometry), "a value beyond the tokens was written");
     Some(unpacked.1)
 }
 
@@ -117,7 +141,9 @@ fn unpack(
 fn pack(kernels: &[Kernels; 2], codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u8> {
     let pack = |kernels: &Kernels| {
         let mut packed = vec![0xA5; codec.packed_bytes_max(geometry)];
-        let bytes = codec.pack(kernels, geometry, chunk, &mut packed).unwrap();
+        let bytes = with_work(kernels, codec, geometry, |work| {
+            codec.pack(work, geometry, chunk, &mut packed).unwrap()
+        });
         packed.truncate(bytes);
         packed
     };
@@ -131,8 +157,8 @@ fn chunk_of(geometry: &Geometry, bytes: &[u8]) -> Vec<u16> {
     let mut chunk = untouched(geometry);
     let (pairs, _) = bytes.as_chunks::<2>();
     let mut values = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).cycle();
-    for value in heads(geometry).flatten() {
-        chunk[value] = values.next().unwrap_or(0);
+    for place in valid(geometry) {
+        chunk[place] = values.next().unwrap_or(0);
     }
     chunk
 }
@@ -162,7 +188,9 @@ fn forged(
     let value = if raw { f16_infinity() } else { [0; 2] };
     let chunk = chunk_of(geometry, &value);
     let mut packed = vec![0; codec.packed_bytes_max(geometry)];
-    let bytes = codec.pack(kernels, geometry, &chunk, &mut packed).unwrap();
+    let bytes = with_work(kernels, codec, geometry, |work| {
+        codec.pack(work, geometry, &chunk, &mut packed).unwrap()
+    });
     packed.truncate(bytes);
     let room = &mut packed[HEADER_BYTES..];
     room.fill(0);

@@ -10,8 +10,8 @@ pub fn profile(data: &[u8]) -> bool {
             let again = Profile::parse(text.as_bytes());
             assert_eq!(again, Ok(profile));
             assert_eq!(again.map(|again| text_of(&again)), Ok(text));
-            let rates =
-                profile.codecs.iter().flat_map(|c| [c.pack_bytes_per_s, c.unpack_bytes_per_s]);
+            let codecs = profile.codecs.iter().flatten();
+            let rates = codecs.flat_map(|c| [c.pack_bytes_per_s, c.unpack_bytes_per_s]);
             let device = [profile.read_bytes_per_s, profile.write_bytes_per_s];
             assert!(rates.chain(device).all(|rate| rate > 0));
             true

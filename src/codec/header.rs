@@ -2,21 +2,23 @@
 //!
 //! ```text
 //!  0  magic "mzKV"          8  kv_heads u16     16  chunk u16              24  payload's CRC-32C
-//!  4  header version u8    10  head_dim u16     18  zero, 2 bytes          28  zero, 32 bytes
-//!  5  codec id u8          12  tokens u16       20  payload bytes u32      60  CRC-32C, 0..60 u32
-//!  6  codec version u8     14  layer u16
-//!  7  flags u8: bit 0 = raw payload
+//!  4  header version u8    10  head_dim u16     18  zero, 2 bytes          28  id of the steps u32
+//!  5  codec id u8          12  tokens u16       20  payload bytes u32      32  zero, 28 bytes
+//!  6  codec version u8     14  layer u16                                   60  CRC-32C, 0..60 u32
+//!  7  flags u8: bit 0 = raw payload, bit 1 = channel-major
 //! ```
 //!
-//! Little-endian. The payload follows at once; its size is a multiple of 64 and follows from the
-//! geometry, the codec and the flags. Invariant: [`open`] returns a payload only when every byte of
-//! header and payload is what [`seal`] wrote for this very geometry and codec. It never reads past
-//! what it has checked, and writes nothing.
+//! Little-endian. The payload follows at once; its size is a multiple of 64 within what geometry,
+//! codec and flags allow, and is believed only after the header's checksum. The id of the steps is
+//! 0 where none were used. Invariant: [`open`] returns a payload only when every byte of header and
+//! payload is what [`seal`] wrote for this very geometry, codec and steps. It never reads past what
+//! it has checked, and writes nothing.
 
-use super::Geometry;
+use super::{ChunkLayout, Geometry, Opened};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
 use crate::units::CodecId;
+use core::ops::RangeInclusive;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
@@ -26,24 +28,29 @@ pub const PLANE_ALIGN: usize = 64;
 const MAGIC: [u8; 4] = *b"mzKV";
 const HEADER_VERSION: u8 = 1;
 /// The payload is that of the raw codec, because a value does not fit the codec's own format.
-const FLAG_RAW: u8 = 1;
+const FLAG_RAW: u8 = 1 << 0;
+/// The chunk it was packed from is [`ChunkLayout::ChannelMajor`].
+const FLAG_CHANNEL_MAJOR: u8 = 1 << 1;
 
 const VERSION_AT: usize = 4;
 const FLAGS_AT: usize = 7;
 const GEOMETRY_AT: usize = 8;
 const PAYLOAD_BYTES_AT: usize = 20;
 const PAYLOAD_CRC_AT: usize = 24;
+const STEPS_AT: usize = 28;
 const HEADER_CRC_AT: usize = 60;
 /// Bytes that are zero in this version.
-const RESERVED: [core::ops::Range<usize>; 2] = [18..20, 28..HEADER_CRC_AT];
+const RESERVED: [core::ops::Range<usize>; 2] = [18..20, 32..HEADER_CRC_AT];
 
 /// What a codec expects its chunks to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Format {
     pub id: CodecId,
     pub version: u8,
-    /// Payload bytes of the codec's own format for the geometry.
-    pub payload_bytes: usize,
+    /// The id of the steps that it uses; 0 for none.
+    pub steps_id: u32,
+    /// Payload bytes that the codec's own format can have for the geometry.
+    pub payload_bytes: RangeInclusive<usize>,
     /// Whether the codec stores raw payloads for chunks that do not fit its own format.
     pub has_raw_fallback: bool,
 }
@@ -73,10 +80,12 @@ pub(super) fn seal(
     payload: Payload<usize>,
     packed: &mut [u8],
 ) -> Result<usize> {
-    let (flags, payload_bytes) = match payload {
+    let (raw_flag, payload_bytes) = match payload {
         Payload::Own(bytes) => (0, bytes),
         Payload::Raw(bytes) => (FLAG_RAW, bytes),
     };
+    assert!(payload_bytes.is_multiple_of(PLANE_ALIGN));
+    let flags = raw_flag | layout_flag(geometry);
     let payload_crc = kernels.crc32c.call(0, payload_mut(packed, payload_bytes)?);
     let Ok(payload_bytes_field) = u32::try_from(payload_bytes) else {
         return Err(Error::new(Code::LimitExceeded, "packed payload").with(payload_bytes));
@@ -89,34 +98,36 @@ pub(super) fn seal(
     }
     put(&mut header, PAYLOAD_BYTES_AT, payload_bytes_field.to_le_bytes());
     put(&mut header, PAYLOAD_CRC_AT, payload_crc.to_le_bytes());
+    put(&mut header, STEPS_AT, format.steps_id.to_le_bytes());
     let header_crc = kernels.crc32c.call(0, &header[..HEADER_CRC_AT]);
     put(&mut header, HEADER_CRC_AT, header_crc.to_le_bytes());
     put(packed, 0, header);
     Ok(HEADER_BYTES + payload_bytes)
 }
 
-/// Checks header and payload against what is expected, and returns the payload. Bytes behind it are
-/// not looked at, so that `packed` may be a whole slot of a file.
+/// Checks header and payload against what is expected. Bytes behind the payload are not looked at,
+/// so that `packed` may be a whole slot of a file.
 pub(super) fn open<'a>(
     kernels: &Kernels,
     geometry: &Geometry,
     format: &Format,
     packed: &'a [u8],
-) -> Result<Payload<&'a [u8]>> {
+) -> Result<Opened<'a>> {
     let Some((header, rest)) = packed.split_first_chunk::<HEADER_BYTES>() else {
         return Err(Error::new(Code::Truncated, "packed header").with(packed.len()));
     };
     check_codec(kernels, format, header)?;
-    for (index, (name, expected)) in geometry_fields(geometry).into_iter().enumerate() {
-        let value = u16::from_le_bytes(get(header, GEOMETRY_AT + 2 * index));
-        if value != expected {
-            return Err(Error::new(Code::Mismatch, name).with(value));
-        }
+    check_geometry(geometry, header)?;
+    let steps_id = u32::from_le_bytes(get(header, STEPS_AT));
+    if steps_id != format.steps_id {
+        return Err(Error::new(Code::Mismatch, "packed steps").with(steps_id));
     }
     let is_raw = header[FLAGS_AT] & FLAG_RAW != 0;
-    let payload_bytes = if is_raw { geometry.raw_payload_bytes() } else { format.payload_bytes };
+    let raw_bytes = geometry.raw_payload_bytes();
+    let allowed = if is_raw { raw_bytes..=raw_bytes } else { format.payload_bytes.clone() };
     let payload_bytes_field = u32::from_le_bytes(get(header, PAYLOAD_BYTES_AT));
-    if usize::try_from(payload_bytes_field) != Ok(payload_bytes) {
+    let payload_bytes = usize::try_from(payload_bytes_field).unwrap_or(usize::MAX);
+    if !allowed.contains(&payload_bytes) || !payload_bytes.is_multiple_of(PLANE_ALIGN) {
         return Err(Error::new(Code::Corrupt, "packed payload bytes").with(payload_bytes_field));
     }
     let Some(payload) = rest.get(..payload_bytes) else {
@@ -126,7 +137,30 @@ pub(super) fn open<'a>(
     if kernels.crc32c.call(0, payload) != payload_crc {
         return Err(Error::new(Code::Corrupt, "packed payload checksum").with(payload_crc));
     }
-    Ok(if is_raw { Payload::Raw(payload) } else { Payload::Own(payload) })
+    let payload = if is_raw { Payload::Raw(payload) } else { Payload::Own(payload) };
+    Ok(Opened { codec: format.id, geometry: *geometry, payload })
+}
+
+/// What the header says of the chunk, against what is expected.
+fn check_geometry(geometry: &Geometry, header: &[u8; HEADER_BYTES]) -> Result<()> {
+    for (index, (name, expected)) in geometry_fields(geometry).into_iter().enumerate() {
+        let value = u16::from_le_bytes(get(header, GEOMETRY_AT + 2 * index));
+        if value != expected {
+            return Err(Error::new(Code::Mismatch, name).with(value));
+        }
+    }
+    let flags = header[FLAGS_AT];
+    match flags & FLAG_CHANNEL_MAJOR == layout_flag(geometry) {
+        true => Ok(()),
+        false => Err(Error::new(Code::Mismatch, "packed layout").with(flags)),
+    }
+}
+
+fn layout_flag(geometry: &Geometry) -> u8 {
+    match geometry.layout {
+        ChunkLayout::TokenMajor => 0,
+        ChunkLayout::ChannelMajor => FLAG_CHANNEL_MAJOR,
+    }
 }
 
 /// The fields that do not depend on the geometry: kind, versions, checksum, reserved bytes.
@@ -152,8 +186,8 @@ fn check_codec(kernels: &Kernels, format: &Format, header: &[u8; HEADER_BYTES]) 
     if codec_version != format.version {
         return Err(Error::new(Code::Unsupported, "packed codec version").with(codec_version));
     }
-    let known_flags = if format.has_raw_fallback { FLAG_RAW } else { 0 };
-    if flags & !known_flags != 0 {
+    let raw_flag = if format.has_raw_fallback { FLAG_RAW } else { 0 };
+    if flags & !(raw_flag | FLAG_CHANNEL_MAJOR) != 0 {
         return Err(Error::new(Code::Unsupported, "packed flags").with(flags));
     }
     if RESERVED.iter().any(|range| header[range.clone()].iter().any(|&byte| byte != 0)) {

@@ -31,7 +31,7 @@ pub(crate) mod support;
 mod tests;
 
 pub use cpu::CpuFlags;
-pub use typed::{Crc32c, F16ToF32, F32ToF16, Q8_GROUP, Q8Pack, Q8Unpack};
+pub use typed::{Crc32c, F16ToF32, F32ToF16, Matrix, Q8_GROUP, Q8Pack, Q8Unpack, Transpose};
 
 #[cfg(feature = "infer")]
 pub mod math;
@@ -51,6 +51,8 @@ pub struct Kernels {
     pub q8_pack: Q8Pack,
     /// 8-bit codes to F16 rows.
     pub q8_unpack: Q8Unpack,
+    /// Rows to columns.
+    pub transpose: Transpose,
 }
 
 impl Kernels {
@@ -63,6 +65,7 @@ impl Kernels {
             f32_to_f16: F32ToF16 { isa: ISA, run: portable::f32_to_f16 },
             q8_pack: Q8Pack { isa: ISA, run: portable::q8_pack },
             q8_unpack: Q8Unpack { isa: ISA, run: portable::q8_unpack },
+            transpose: Transpose { isa: ISA, run: portable::transpose },
         }
     }
 

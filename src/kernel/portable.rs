@@ -3,7 +3,7 @@
 //! Owns the definition of each result, to the bit. The loops have no branch that depends on data,
 //! so that the compiler can vectorise them. Nothing here is unsafe.
 
-use super::typed::Q8_GROUP;
+use super::typed::{Matrix, Q8_GROUP};
 
 /// The polynomial of CRC-32C, reflected.
 const CRC32C_POLYNOMIAL: u32 = 0x82F6_3B78;
@@ -218,5 +218,15 @@ pub fn q8_unpack(scales: &[u16], codes: &[i8], row_values: usize, values: &mut [
     let inputs = scales.iter().zip(q8_groups(codes, row_values));
     for (group, (&scale, codes)) in q8_groups_mut(values, row_values).zip(inputs) {
         q8_decode(codes, q8_step(scale), group);
+    }
+}
+
+/// Moves a matrix to where it lies by columns.
+pub fn transpose(matrix: &Matrix, from: &[u16], to: &mut [u16]) {
+    for (row, from) in from.chunks(matrix.from_stride).take(matrix.rows).enumerate() {
+        let to = to[row..].iter_mut().step_by(matrix.to_stride);
+        for (to, &value) in to.zip(&from[..matrix.columns]) {
+            *to = value;
+        }
     }
 }

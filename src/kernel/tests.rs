@@ -7,7 +7,7 @@ use super::portable::{
 };
 use super::support::guard::Guarded;
 use super::support::{Random, available, rungs};
-use super::{CpuFlags, Kernels, Q8_GROUP, portable};
+use super::{CpuFlags, Kernels, Matrix, Q8_GROUP, portable};
 use std::vec::Vec;
 
 #[test]
@@ -372,6 +372,45 @@ fn q8_pack_refuses_what_is_not_finite_wherever_it_stands() {
             }
         }
     }
+}
+
+#[test]
+fn transposed_matrices_of_every_rung_and_size_between_guard_pages() {
+    let rungs = rungs();
+    let mut random = Random::new(8);
+    let mut memory: [Guarded; 2] = core::array::from_fn(|_| Guarded::new(2 * 40 * 300));
+    let sizes = (0..=20usize).flat_map(|rows| (0..=20usize).map(move |columns| (rows, columns)));
+    for (rows, columns) in sizes.chain([(256, 32), (37, 256), (256, 33), (8, 300), (300, 8)]) {
+        for gap in [0, 1, 5] {
+            let (from_stride, to_stride) = (columns + gap, rows + 2 * gap);
+            // No memory behind the last row but what it needs.
+            let from_length = (rows * from_stride).saturating_sub(gap);
+            let to_length = (columns * to_stride).saturating_sub(2 * gap);
+            let input: Vec<u16> = (0..from_length).map(|_| random.u16()).collect();
+            let mut expected = std::vec![0xAAAA; to_length];
+            for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+                expected[column * to_stride + row] = input[row * from_stride + column];
+            }
+            for ((name, kernels), at_end) in
+                rungs.iter().flat_map(|rung| [(rung, false), (rung, true)])
+            {
+                let [from, to] = &mut memory;
+                let (from, to) = (from.at(at_end, from_length), to.at(at_end, to_length));
+                from.copy_from_slice(&input);
+                to.fill(0xAAAA);
+                let matrix = Matrix { rows, columns, from_stride, to_stride };
+                kernels.transpose.call(&matrix, from, to);
+                assert_eq!(to, expected, "{name} {rows} {columns} {gap}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic]
+fn a_row_that_ends_outside_is_a_programmer_error() {
+    let matrix = Matrix { rows: 2, columns: 3, from_stride: 3, to_stride: 2 };
+    Kernels::portable().transpose.call(&matrix, &[0; 6], &mut [0; 5]);
 }
 
 #[test]

@@ -110,3 +110,42 @@ fn check_rows(values: usize, row_values: usize, scales: usize, codes: usize) {
     assert_eq!(codes, values);
     assert_eq!(scales, values / row_values * row_values.div_ceil(Q8_GROUP));
 }
+
+/// A matrix that is to lie by columns afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Rows before, columns after.
+    pub rows: usize,
+    /// Columns before, rows after.
+    pub columns: usize,
+    /// Values from the beginning of one row to that of the next, before.
+    pub from_stride: usize,
+    /// The same, after.
+    pub to_stride: usize,
+}
+
+/// Moves a matrix of 16-bit values to where it lies by columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Transpose {
+    /// The rung this entry comes from.
+    pub isa: &'static str,
+    pub(super) run: unsafe fn(&Matrix, &[u16], &mut [u16]),
+}
+
+impl Transpose {
+    /// Value `column` of row `row` goes to place `row` of row `column`. What lies between the rows
+    /// of `to` stays as it was.
+    pub fn call(&self, matrix: &Matrix, from: &[u16], to: &mut [u16]) {
+        let &Matrix { rows, columns, from_stride, to_stride } = matrix;
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(columns <= from_stride);
+        assert!(rows <= to_stride);
+        assert!((rows - 1).saturating_mul(from_stride).saturating_add(columns) <= from.len());
+        assert!((columns - 1).saturating_mul(to_stride).saturating_add(rows) <= to.len());
+        // SAFETY: neither is empty and every row of both ends inside its slice, just checked; the
+        // flags given to `Kernels::select` promise the CPU.
+        unsafe { (self.run)(matrix, from, to) }
+    }
+}

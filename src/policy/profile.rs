@@ -10,9 +10,10 @@
 //! x-anything = is ignored
 //! ```
 //!
-//! Invariant: a parsed profile holds a rate above zero for every key; each key stands there exactly
-//! once. The text is hostile: an error names the key and the line. Paper section 4.3: two rates are
-//! measured once per device, and per-unit times follow from them by size.
+//! Invariant: a parsed profile holds rates above zero only, each key exactly once. A codec has both
+//! rates or none: a profile that is older than a codec stays readable, but nothing can be planned
+//! with that codec. The text is hostile: an error names the key and the line. Paper section 4.3:
+//! two rates are measured once per device, and per-unit times follow from them by size.
 
 use crate::error::{Code, Error, Result};
 use crate::units::CodecId;
@@ -49,31 +50,32 @@ pub struct Profile {
     pub read_bytes_per_s: u64,
     /// Sequential direct writes to flash, all writers together.
     pub write_bytes_per_s: u64,
-    /// One entry a codec, in the order of [`CodecId::ALL`].
-    pub codecs: [CodecRates; CODECS],
+    /// One entry a codec that was measured, in the order of [`CodecId::ALL`].
+    pub codecs: [Option<CodecRates>; CODECS],
 }
 
 impl Profile {
     /// Cautious guesses that serve until the device was measured: reads at about half of what UFS
     /// 4.0 gives, q8 at about half of the slowest estimate for a big core.
     pub const DEFAULT: Profile = {
-        let mut codecs = [CodecRates { pack_bytes_per_s: 1, unpack_bytes_per_s: 1 }; CODECS];
+        let mut codecs = [None; CODECS];
         let mut index = 0;
         while index < CODECS {
-            codecs[index] = default_rates(CodecId::ALL[index]);
+            codecs[index] = Some(about(CodecId::ALL[index]).guess);
             index += 1;
         }
         Profile { read_bytes_per_s: 2_000_000_000, write_bytes_per_s: 500_000_000, codecs }
     };
 
-    /// The rates of one codec.
-    pub const fn rates(&self, codec: CodecId) -> CodecRates {
-        self.codecs[codec as usize]
+    /// The rates of one codec; the error names the key that the profile lacks.
+    pub fn rates(&self, codec: CodecId) -> Result<CodecRates> {
+        let missing = Error::new(Code::Mismatch, about(codec).unpack_key);
+        self.codecs[codec as usize].ok_or(missing)
     }
 
-    /// The rates of one codec, to be set.
-    pub const fn rates_mut(&mut self, codec: CodecId) -> &mut CodecRates {
-        &mut self.codecs[codec as usize]
+    /// The rates of one codec, to be set; guesses where there were none.
+    pub fn rates_mut(&mut self, codec: CodecId) -> &mut CodecRates {
+        self.codecs[codec as usize].get_or_insert(about(codec).guess)
     }
 
     /// Reads the text form.
@@ -83,13 +85,14 @@ impl Profile {
     /// `what` is the key (or `mzcache-profile` for the first line, `profile line` for a line that
     /// has no key, `profile key` for an unknown key), `value` the line. [`Code::BadMagic`]: another
     /// kind of file. [`Code::Unsupported`]: another version, or an unknown key.
-    /// [`Code::Truncated`]: a key is missing. [`Code::LimitExceeded`]: a rate beyond 64 bits.
-    /// [`Code::Corrupt`]: not UTF-8, no `=`, a key that comes twice, a rate that is 0 or no number.
+    /// [`Code::Truncated`]: a storage rate is missing, or one of the two rates of a codec.
+    /// [`Code::LimitExceeded`]: a rate beyond 64 bits. [`Code::Corrupt`]: not UTF-8, no `=`, a key
+    /// that comes twice, a rate that is 0 or no number.
     pub fn parse(text: &[u8]) -> Result<Profile> {
         let mut lines = (1u64..).zip(text.split(|byte| *byte == b'\n'));
         let (_, first) = lines.next().unwrap_or_default();
         check_first_line(first)?;
-        let mut profile = Profile::DEFAULT;
+        let mut profile = Profile { codecs: [None; CODECS], ..Profile::DEFAULT };
         let mut seen = [false; KEYS.len()];
         let mut last_number = 1;
         for (number, line) in lines {
@@ -110,7 +113,11 @@ impl Profile {
             let rate = parse_rate(value).map_err(|code| Error::new(code, key.name()).with(number));
             *key.place(&mut profile) = rate?;
         }
-        match KEYS.iter().zip(seen).find(|(_, seen)| !seen) {
+        let is_missing = |key: &Key| match key {
+            Key::Read | Key::Write => true,
+            Key::Pack(codec) | Key::Unpack(codec) => profile.rates(*codec).is_ok(),
+        };
+        match KEYS.iter().zip(seen).find(|(key, seen)| !seen && is_missing(key)) {
             Some((key, _)) => Err(Error::new(Code::Truncated, key.name()).with(last_number)),
             None => Ok(profile),
         }
@@ -122,27 +129,42 @@ impl Profile {
     ///
     /// Only those of `out`.
     pub fn write(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let mut copy = *self;
         writeln!(out, "{MAGIC} {VERSION}")?;
-        for key in KEYS {
-            writeln!(out, "{} = {}", key.name(), key.place(&mut copy))?;
+        for (key, rate) in KEYS.iter().filter_map(|key| Some((key, key.rate(self)?))) {
+            writeln!(out, "{} = {rate}", key.name())?;
         }
         Ok(())
     }
 }
 
-const fn default_rates(codec: CodecId) -> CodecRates {
+/// What a profile knows of a codec before it was measured.
+struct About {
+    pack_key: &'static str,
+    unpack_key: &'static str,
+    guess: CodecRates,
+}
+
+macro_rules! about {
+    ($name:literal, $pack_bytes_per_s:literal, $unpack_bytes_per_s:literal) => {
+        About {
+            pack_key: concat!("pack_bytes_per_s.", $name),
+            unpack_key: concat!("unpack_bytes_per_s.", $name),
+            guess: CodecRates {
+                pack_bytes_per_s: $pack_bytes_per_s,
+                unpack_bytes_per_s: $unpack_bytes_per_s,
+            },
+        }
+    };
+}
+
+const fn about(codec: CodecId) -> About {
     match codec {
-        CodecId::Raw => {
-            CodecRates { pack_bytes_per_s: 6_000_000_000, unpack_bytes_per_s: 6_000_000_000 }
-        }
-        CodecId::Q8 => {
-            CodecRates { pack_bytes_per_s: 2_000_000_000, unpack_bytes_per_s: 5_000_000_000 }
-        }
+        CodecId::Raw => about!("raw", 6_000_000_000, 6_000_000_000),
+        CodecId::Q8 => about!("q8", 2_000_000_000, 5_000_000_000),
     }
 }
 
-/// What a line may set. All are mandatory.
+/// What a line may set.
 #[derive(Clone, Copy)]
 enum Key {
     Read,
@@ -168,14 +190,21 @@ impl Key {
         match self {
             Key::Read => "read_bytes_per_s",
             Key::Write => "write_bytes_per_s",
-            Key::Pack(CodecId::Raw) => "pack_bytes_per_s.raw",
-            Key::Pack(CodecId::Q8) => "pack_bytes_per_s.q8",
-            Key::Unpack(CodecId::Raw) => "unpack_bytes_per_s.raw",
-            Key::Unpack(CodecId::Q8) => "unpack_bytes_per_s.q8",
+            Key::Pack(codec) => about(codec).pack_key,
+            Key::Unpack(codec) => about(codec).unpack_key,
         }
     }
 
-    const fn place(self, profile: &mut Profile) -> &mut u64 {
+    fn rate(self, profile: &Profile) -> Option<u64> {
+        match self {
+            Key::Read => Some(profile.read_bytes_per_s),
+            Key::Write => Some(profile.write_bytes_per_s),
+            Key::Pack(codec) => Some(profile.codecs[codec as usize]?.pack_bytes_per_s),
+            Key::Unpack(codec) => Some(profile.codecs[codec as usize]?.unpack_bytes_per_s),
+        }
+    }
+
+    fn place(self, profile: &mut Profile) -> &mut u64 {
         match self {
             Key::Read => &mut profile.read_bytes_per_s,
             Key::Write => &mut profile.write_bytes_per_s,
@@ -339,13 +368,27 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_mandatory_and_comes_once() {
+    fn every_key_comes_once_and_none_lacks_its_twin() {
         let end = i64::try_from(KEYS.len()).unwrap() + 2;
         for (index, key) in KEYS.iter().enumerate() {
             let missing = with_line(index + 2, "");
             assert_eq!(error_of(&missing), (Code::Truncated, key.name(), end));
             let twice = format!("{}{} = 7\n", text_of(&Profile::DEFAULT), key.name());
             assert_eq!(error_of(&twice), (Code::Corrupt, key.name(), end));
+        }
+    }
+
+    #[test]
+    fn a_profile_without_a_codec_is_one_that_cannot_plan_with_it() {
+        for codec in CodecId::ALL {
+            let mut profile = Profile::DEFAULT;
+            profile.codecs[codec as usize] = None;
+            let text = text_of(&profile);
+            assert!(!text.contains(&format!(".{} ", codec.name())));
+            assert_eq!(Profile::parse(text.as_bytes()), Ok(profile));
+            let error = profile.rates(codec).unwrap_err();
+            assert_eq!((error.code, error.what), (Code::Mismatch, about(codec).unpack_key));
+            assert_eq!(Profile::DEFAULT.rates(codec), Ok(about(codec).guess));
         }
     }
 
@@ -370,9 +413,9 @@ mod tests {
                 }
             }
             match Profile::parse(&text) {
-                Ok(mut profile) => {
+                Ok(profile) => {
                     accepted += 1;
-                    assert!(KEYS.iter().all(|key| *key.place(&mut profile) > 0));
+                    assert!(KEYS.iter().all(|key| key.rate(&profile) != Some(0)));
                     assert_eq!(Profile::parse(text_of(&profile).as_bytes()), Ok(profile));
                 }
                 Err(error) => {

@@ -4,6 +4,7 @@
 //! no time.
 
 use super::profile::Profile;
+use crate::error::Result;
 use crate::units::{ByteCount, CodecId, Nanos};
 
 const NANOS_PER_S: u128 = 1_000_000_000;
@@ -39,20 +40,21 @@ pub struct Times {
 }
 
 impl Times {
-    /// The times of this setup on this device.
-    pub fn new(profile: &Profile, setup: &Setup) -> Times {
+    /// The times of this setup on this device. The error names what the profile lacks when it has
+    /// no rates of the codec.
+    pub fn new(profile: &Profile, setup: &Setup) -> Result<Times> {
         let unpack_bytes_per_s = profile
-            .rates(setup.codec)
+            .rates(setup.codec)?
             .unpack_bytes_per_s
             .saturating_mul(u64::from(setup.unpackers.max(1)));
         let saves = setup.packed_bytes < setup.chunk_bytes;
         let unpack_chunk = nanos_at(setup.chunk_bytes, unpack_bytes_per_s);
         let read_chunk = nanos_at(setup.stored_bytes, profile.read_bytes_per_s);
-        Times {
+        Ok(Times {
             unpack_chunk: (setup.ram_is_open && saves).then_some(unpack_chunk),
             read_chunk: setup.flash_is_open.then_some(read_chunk),
             read_bytes_per_s: profile.read_bytes_per_s,
-        }
+        })
     }
 
     /// t_rW, to read a weight unit of that size.
@@ -70,6 +72,7 @@ fn nanos_at(bytes: ByteCount, bytes_per_s: u64) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Code;
 
     const SETUP: Setup = Setup {
         codec: CodecId::Q8,
@@ -83,35 +86,46 @@ mod tests {
 
     #[test]
     fn times_follow_from_sizes_and_rates_rounded_up() {
-        let times = Times::new(&Profile::DEFAULT, &SETUP);
+        let times = Times::new(&Profile::DEFAULT, &SETUP).unwrap();
         // 2^20 bytes at 5 GB/s are 209715.2 ns, at 2 GB/s 524288 ns.
         assert_eq!(times.unpack_chunk, Some(Nanos::new(209_716)));
         assert_eq!(times.read_chunk, Some(Nanos::new(524_288)));
         assert_eq!(times.read_weights(ByteCount::new(31_000_001)), Nanos::new(15_500_001));
         let stored_bytes = SETUP.packed_bytes;
-        let times = Times::new(&Profile::DEFAULT, &Setup { stored_bytes, ..SETUP });
+        let times = Times::new(&Profile::DEFAULT, &Setup { stored_bytes, ..SETUP }).unwrap();
         assert_eq!(times.read_chunk, Some(Nanos::new(278_560)));
     }
 
     #[test]
     fn unpackers_share_the_work() {
         for (unpackers, nanos) in [(0, 209_716), (1, 209_716), (2, 104_858), (u16::MAX, 4)] {
-            let times = Times::new(&Profile::DEFAULT, &Setup { unpackers, ..SETUP });
+            let times = Times::new(&Profile::DEFAULT, &Setup { unpackers, ..SETUP }).unwrap();
             assert_eq!(times.unpack_chunk, Some(Nanos::new(nanos)));
         }
     }
 
     #[test]
     fn closed_paths_have_no_time() {
-        let times = Times::new(&Profile::DEFAULT, &Setup { ram_is_open: false, ..SETUP });
+        let times = Times::new(&Profile::DEFAULT, &Setup { ram_is_open: false, ..SETUP }).unwrap();
         assert_eq!((times.unpack_chunk, times.read_chunk.is_some()), (None, true));
-        let times = Times::new(&Profile::DEFAULT, &Setup { flash_is_open: false, ..SETUP });
+        let times =
+            Times::new(&Profile::DEFAULT, &Setup { flash_is_open: false, ..SETUP }).unwrap();
         assert_eq!((times.unpack_chunk.is_some(), times.read_chunk), (true, None));
         for packed_bytes in [1 << 20, (1 << 20) + 64] {
             let packed_bytes = ByteCount::new(packed_bytes);
-            let times = Times::new(&Profile::DEFAULT, &Setup { packed_bytes, ..SETUP });
+            let times = Times::new(&Profile::DEFAULT, &Setup { packed_bytes, ..SETUP }).unwrap();
             assert_eq!(times.unpack_chunk, None);
         }
+    }
+
+    #[test]
+    fn a_codec_without_rates_has_no_times() {
+        let mut profile = Profile::DEFAULT;
+        profile.codecs[CodecId::Q8 as usize] = None;
+        let error = Times::new(&profile, &SETUP).unwrap_err();
+        assert_eq!((error.code, error.what), (Code::Mismatch, "unpack_bytes_per_s.q8"));
+        let setup = Setup { codec: CodecId::Raw, ..SETUP };
+        assert!(Times::new(&profile, &setup).is_ok());
     }
 
     #[test]

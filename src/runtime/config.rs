@@ -3,7 +3,7 @@
 use super::open::place_sizes;
 use super::weights;
 use crate::arena::Sizer;
-use crate::codec::{self, Geometry};
+use crate::codec::{self, ChunkLayout, Codec, Geometry, Steps, StepsUse};
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
 use crate::limits::{
@@ -48,6 +48,9 @@ pub struct Options<'a> {
     pub segment_bytes: u32,
     /// Processor features that kernels may use.
     pub cpu: CpuFlags,
+    /// The model's step profile as [`Steps::write`] wrote it, for codecs that use one. What was
+    /// packed with it unpacks only with the same.
+    pub steps: Option<&'a [u8]>,
 }
 
 impl Default for Options<'_> {
@@ -66,6 +69,7 @@ impl Default for Options<'_> {
             // Small enough that the last one wastes little.
             segment_bytes: 4 << 20,
             cpu: CpuFlags::empty(),
+            steps: None,
         }
     }
 }
@@ -91,14 +95,36 @@ impl Config<'_> {
 
     /// Geometry of a full chunk, for sizes.
     fn full_chunk(&self) -> Geometry {
-        Geometry { shape: self.shape, id: ChunkId::default(), tokens: CHUNK_TOKENS }
+        Geometry {
+            shape: self.shape,
+            id: ChunkId::default(),
+            tokens: CHUNK_TOKENS,
+            layout: ChunkLayout::TokenMajor,
+        }
+    }
+
+    pub(super) fn codec(&self) -> &'static dyn Codec {
+        codec::codec(self.options.codec)
+    }
+
+    /// Numbers of memory for the step profile; 0 when the codec ignores it.
+    pub(super) fn step_values(&self) -> usize {
+        match self.codec().properties().steps {
+            StepsUse::Ignored => 0,
+            StepsUse::Welcome | StepsUse::Needed => Steps::values(&self.shape),
+        }
+    }
+
+    /// Bytes that a worker's codec needs besides the packed chunk.
+    pub(super) fn codec_scratch_bytes(&self) -> usize {
+        self.codec().scratch_bytes(&self.full_chunk())
     }
 
     pub(super) fn packed_bytes_max(&self) -> usize {
-        codec::codec(self.options.codec).packed_bytes_max(&self.full_chunk())
+        self.codec().packed_bytes_max(&self.full_chunk())
     }
 
-    /// Bytes of a slot in the swap file, and of a worker's scratch: a chunk, raw or packed.
+    /// Bytes of a slot in the swap file, and of a worker's buffer: a chunk, raw or packed.
     pub(super) fn slot_bytes(&self) -> usize {
         self.shape.chunk_bytes().max(self.packed_bytes_max()).next_multiple_of(IO_ALIGN)
     }
@@ -124,7 +150,7 @@ impl Config<'_> {
     }
 
     /// Per-unit times and threshold of this configuration.
-    pub(super) fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> Result<Plan> {
         let unpackers =
             self.options.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
         let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
@@ -139,14 +165,15 @@ impl Config<'_> {
                 ram_is_open: true,
                 flash_is_open: self.options.swap_file,
             },
-        );
+        )?;
         let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
-        Plan { scheme: self.options.scheme, threshold: policy::threshold(&times, sizes), times }
+        let threshold = policy::threshold(&times, sizes);
+        Ok(Plan { scheme: self.options.scheme, threshold, times })
     }
 
     /// What a full chunk of ordinary values packs to.
     fn packed_bytes_usual(&self) -> usize {
-        codec::codec(self.options.codec).packed_bytes_usual(&self.full_chunk())
+        self.codec().packed_bytes_usual(&self.full_chunk())
     }
 
     pub(super) fn validate(&self) -> Result<()> {
@@ -174,6 +201,7 @@ impl Config<'_> {
                 Error::new(Code::InvalidArgument, "segment_bytes").with(self.options.segment_bytes)
             );
         }
+        self.options.profile.rates(self.options.codec)?;
         for unit in self.weights {
             if unit.extents.len() > EXTENTS_PER_UNIT_MAX {
                 return limit("extents of a weight unit", unit.extents.len());

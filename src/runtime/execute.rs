@@ -1,8 +1,8 @@
 //! One action at a time: transfers, packing, memory. Runs outside the lock.
 
-use super::open::Shared;
+use super::open::{Scratch, Shared};
 use crate::arena::view;
-use crate::codec::Geometry;
+use crate::codec::{ChunkLayout, Geometry, Work};
 use crate::error::{Code, Error, Result};
 use crate::port::Use;
 use crate::state::{Action, Outcome, part_bytes};
@@ -25,25 +25,33 @@ impl Shared {
             Action::Allocate { unit } => self.allocate(unit),
             Action::ReadWeights { layer, part } => self.read_weights(layer, part),
             Action::ReadChunk { id, record, tokens } => self.read_chunk(worker, id, record, tokens),
-            Action::Unpack { id, record, tokens } => self.unpack_record(id, record, tokens),
+            Action::Unpack { id, record, tokens } => self.unpack_record(worker, id, record, tokens),
         };
         result.unwrap_or_else(Outcome::Failed)
     }
 
     fn geometry(&self, id: ChunkId, tokens: u16) -> Geometry {
-        Geometry { shape: self.shape, id, tokens }
+        Geometry { shape: self.shape, id, tokens, layout: ChunkLayout::TokenMajor }
+    }
+
+    /// What the codec works with on a chunk.
+    fn work<'a>(&'a self, id: ChunkId, scratch: &'a mut [u8]) -> Work<'a> {
+        let steps = self.steps.and_then(|steps| steps.layer(id.layer));
+        Work { kernels: &self.kernels, steps, scratch }
     }
 
     fn pack(&self, worker: usize, id: ChunkId, tokens: u16) -> Result<RamRecord> {
         let mut scratch = self.scratch[worker].lock();
+        let Scratch { chunk: packed, codec: scratch } = &mut *scratch;
         let bytes = {
             let chunk = self.buffers.lease(self.slot(Unit::Kv(id)))?;
             let values = view::numbers::<u16>(&chunk).ok_or(MISALIGNED)?;
-            self.codec.pack(&self.kernels, &self.geometry(id, tokens), values, &mut scratch)?
+            let mut work = self.work(id, scratch);
+            self.codec.pack(&mut work, &self.geometry(id, tokens), values, packed)?
         };
         let record = self.reserve(worker, bytes)?;
         let copied =
-            self.patiently(|| self.segments.write_record(&self.buffers, record, &scratch[..bytes]));
+            self.patiently(|| self.segments.write_record(&self.buffers, record, &packed[..bytes]));
         if let Err(error) = copied {
             self.forget(record);
             return Err(error);
@@ -106,9 +114,9 @@ impl Shared {
         let bytes = record.bytes as usize;
         {
             let packed = self.patiently(|| self.segments.read_record(&self.buffers, record))?;
-            scratch[..bytes].copy_from_slice(&packed);
+            scratch.chunk[..bytes].copy_from_slice(&packed);
         }
-        swap.write_packed(id, &mut scratch, bytes)
+        swap.write_packed(id, scratch.chunk, bytes)
     }
 
     fn release(&self, unit: Unit) -> Result<Outcome> {
@@ -148,23 +156,38 @@ impl Shared {
         let swap = self.swap.as_ref().ok_or(NO_SWAP_FILE)?;
         if record.packed {
             let mut scratch = self.scratch[worker].lock();
-            let packed = swap.read_packed(id, &mut scratch, record)?;
-            return self.unpack(id, packed, tokens);
+            let Scratch { chunk, codec } = &mut *scratch;
+            let packed = swap.read_packed(id, chunk, record)?;
+            return self.unpack(id, packed, tokens, codec);
         }
         let mut chunk = self.buffers.part(self.slot(Unit::Kv(id)), 0)?;
         swap.read_raw(id, chunk.bytes(), record)?;
         Ok(Outcome::Done)
     }
 
-    fn unpack_record(&self, id: ChunkId, record: RamRecord, tokens: u16) -> Result<Outcome> {
+    fn unpack_record(
+        &self,
+        worker: usize,
+        id: ChunkId,
+        record: RamRecord,
+        tokens: u16,
+    ) -> Result<Outcome> {
+        let mut scratch = self.scratch[worker].lock();
         let packed = self.patiently(|| self.segments.read_record(&self.buffers, record))?;
-        self.unpack(id, &packed, tokens)
+        self.unpack(id, &packed, tokens, scratch.codec)
     }
 
-    fn unpack(&self, id: ChunkId, packed: &[u8], tokens: u16) -> Result<Outcome> {
+    fn unpack(
+        &self,
+        id: ChunkId,
+        packed: &[u8],
+        tokens: u16,
+        scratch: &mut [u8],
+    ) -> Result<Outcome> {
         let mut chunk = self.buffers.part(self.slot(Unit::Kv(id)), 0)?;
         let values = view::numbers_mut::<u16>(chunk.bytes()).ok_or(MISALIGNED)?;
-        self.codec.unpack(&self.kernels, &self.geometry(id, tokens), packed, values)?;
+        let mut work = self.work(id, scratch);
+        self.codec.unpack(&mut work, &self.geometry(id, tokens), packed, values)?;
         Ok(Outcome::Done)
     }
 }

@@ -5,10 +5,10 @@ use super::gate::Gates;
 use super::weights::WeightMap;
 use super::worker::Worker;
 use crate::arena::{Arena, Sizer};
-use crate::codec::{self, Codec};
+use crate::codec::{Codec, PLANE_ALIGN, Steps, StepsUse};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
-use crate::limits::IO_ALIGN;
+use crate::limits::{IO_ALIGN, WORKERS_MAX};
 use crate::policy::Scheme;
 use crate::port::buffers::Buffers;
 use crate::port::lock::Lock;
@@ -55,7 +55,18 @@ pub(super) struct Shared {
     /// The RAM swap's segments among the buffers.
     pub(super) segments: Layout,
     /// One a worker, the last one for callers.
-    pub(super) scratch: &'static [Lock<&'static mut [u8]>],
+    pub(super) scratch: &'static [Lock<Scratch>],
+    /// The model's step profile, if the codec uses one and there is one.
+    pub(super) steps: Option<Steps<'static>>,
+}
+
+/// A worker's own memory.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// A chunk on its way, raw or packed.
+    pub(super) chunk: &'static mut [u8],
+    /// What the codec needs besides.
+    pub(super) codec: &'static mut [u8],
 }
 
 /// An open memory manager: one model, one context.
@@ -78,8 +89,10 @@ pub(super) fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> 
     }
     for _ in 0..=config.options.workers.len() {
         sizer.bytes(config.slot_bytes(), IO_ALIGN)?;
+        sizer.bytes(config.codec_scratch_bytes(), PLANE_ALIGN)?;
     }
-    sizer.slice::<Lock<&'static mut [u8]>>(config.options.workers.len() + 1)?;
+    sizer.slice::<Lock<Scratch>>(config.options.workers.len() + 1)?;
+    sizer.slice::<f32>(config.step_values())?;
     sizer.value::<Shared>()?;
     sizer.slice::<Worker>(config.options.workers.len())?;
     sizer.slice::<Option<ThreadId>>(config.options.workers.len())
@@ -154,7 +167,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
     let weights = config.weights;
     let weight_bytes = arena.slice(weights.len(), |unit| weights[unit].bytes())?;
     let segments = config.layout()?;
-    let codec = codec::codec(config.options.codec);
+    let codec = config.codec();
     let machine = Machine::new(
         arena,
         &state::Config {
@@ -162,8 +175,8 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
             columns_max: config.columns_max()?,
             weight_bytes,
             packed_bytes_max: config.packed_bytes_max() as u64,
-            lossless: codec.is_lossless(),
-            plan: config.plan(),
+            lossless: codec.properties().is_lossless,
+            plan: config.plan()?,
             order: config.options.order,
         },
     )?;
@@ -181,13 +194,8 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         }
         None => None,
     };
-    let mut scratch: [Option<&'static mut [u8]>; crate::limits::WORKERS_MAX + 1] =
-        [const { None }; crate::limits::WORKERS_MAX + 1];
-    for slot in scratch.iter_mut().take(workers) {
-        *slot = Some(arena.bytes(config.slot_bytes(), IO_ALIGN)?);
-    }
-    let scratch = arena
-        .slice(workers, |index| Lock::new(scratch[index].take().unwrap_or_default(), ports.park))?;
+    let scratch = place_scratch(config, arena, ports)?;
+    let steps = place_steps(config, arena, &kernels)?;
     let shared = Shared {
         core: Lock::new(Core { machine, stack, restore_error: None }, ports.park),
         work: Word::new(0),
@@ -208,8 +216,38 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
             .map_err(|_| Error::new(Code::LimitExceeded, "weight units").with(weights.len()))?,
         segments,
         scratch,
+        steps,
     };
     Ok(arena.value(shared)?)
+}
+
+/// One a worker, and one for callers.
+fn place_scratch(
+    config: &Config<'_>,
+    arena: &mut Arena,
+    ports: Ports,
+) -> Result<&'static [Lock<Scratch>]> {
+    let workers = config.options.workers.len() + 1;
+    let mut all: [Scratch; WORKERS_MAX + 1] = core::array::from_fn(|_| Scratch::default());
+    for scratch in all.iter_mut().take(workers) {
+        scratch.chunk = arena.bytes(config.slot_bytes(), IO_ALIGN)?;
+        scratch.codec = arena.bytes(config.codec_scratch_bytes(), PLANE_ALIGN)?;
+    }
+    Ok(arena.slice(workers, |index| Lock::new(core::mem::take(&mut all[index]), ports.park))?)
+}
+
+/// The step profile that the caller gave, for a codec that uses it.
+fn place_steps(
+    config: &Config<'_>,
+    arena: &mut Arena,
+    kernels: &Kernels,
+) -> Result<Option<Steps<'static>>> {
+    let memory = arena.slice(config.step_values(), |_| 0f32)?;
+    match (config.codec().properties().steps, config.options.steps) {
+        (StepsUse::Ignored, _) | (StepsUse::Welcome, None) => Ok(None),
+        (StepsUse::Needed, None) => Err(Error::new(Code::InvalidArgument, "steps")),
+        (_, Some(bytes)) => Steps::parse(kernels, config.shape, bytes, memory).map(Some),
+    }
 }
 
 impl Shared {

@@ -51,7 +51,8 @@ fn machine(order: Order, scheme: Scheme, flash: bool, lossless: bool) -> Machine
             ram_is_open: true,
             flash_is_open: flash,
         },
-    );
+    )
+    .unwrap();
     let sizes = WEIGHT_BYTES.iter().map(|bytes| ByteCount::new(*bytes));
     // A small threshold, so that few chunks suffice to pass through all stages.
     let plan = Plan { scheme, threshold: policy::threshold(&times, sizes).min(9), times };

@@ -62,7 +62,8 @@ pub fn machine(choices: &Choices, memory: &'static mut [MaybeUninit<u8>]) -> Mac
             ram_is_open: choices.ram,
             flash_is_open: choices.flash,
         },
-    );
+    )
+    .unwrap();
     let sizes = WEIGHT_BYTES.map(ByteCount::new);
     // A small threshold, so that few chunks suffice to pass through all stages.
     let plan = Plan { scheme: Scheme::Hybrid, threshold: threshold(&times, sizes).min(5), times };

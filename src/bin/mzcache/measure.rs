@@ -7,7 +7,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::random::Random;
 use indicatif::ProgressBar;
-use mzcache::codec::{Codec, Geometry};
+use mzcache::codec::{ChunkLayout, Codec, Geometry, Steps, Work, mean_square};
 use mzcache::kernel::Kernels;
 use mzcache::limits::{CHUNK_TOKENS, IO_ALIGN};
 use mzcache::port::Storage;
@@ -80,23 +80,32 @@ pub fn codec_rate(
     shape: KvShape,
     budget: Duration,
 ) -> Outcome<CodecRate> {
-    let geometry = Geometry { shape, id: ChunkId::default(), tokens: CHUNK_TOKENS };
+    let layout = ChunkLayout::TokenMajor;
+    let one_layer = KvShape { layers: 1, ..shape };
+    let geometry =
+        Geometry { shape: one_layer, id: ChunkId::default(), tokens: CHUNK_TOKENS, layout };
     let mut chunk = Aligned::<u16>::new(shape.block_values() * 2);
     let mut random = Random::new(1);
     let values: Vec<f32> = chunk.slice().iter().map(|_| bell(&mut random)).collect();
     kernels.f32_to_f16.call(&values, chunk.slice());
     let mut packed = Aligned::<u8>::new(codec.packed_bytes_max(&geometry));
-    let packed_bytes = codec.pack(kernels, &geometry, chunk.slice(), packed.slice())?;
+    let mut scratch = Aligned::<u8>::new(codec.scratch_bytes(&geometry));
+    let mut memory = vec![0.0; Steps::values(&one_layer)];
+    let squares = [mean_square(std::iter::once(&chunk.slice()[..shape.block_values()]))];
+    let steps = Steps::uniform(kernels, one_layer, &squares, &mut memory)?;
+    let steps = steps.layer(geometry.id.layer);
+    let mut work = Work { kernels, steps, scratch: scratch.slice() };
+    let packed_bytes = codec.pack(&mut work, &geometry, chunk.slice(), packed.slice())?;
     let chunk_bytes = shape.chunk_bytes() as u64;
     let pack = repeat(chunk_bytes, budget, || {
-        codec.pack(kernels, &geometry, chunk.slice(), packed.slice()).map(|_| ())
+        codec.pack(&mut work, &geometry, chunk.slice(), packed.slice()).map(|_| ())
     })?;
     let whole = packed.slice();
     let whole = whole.get(..packed_bytes).ok_or_else(|| {
         Failure::new(format!("codec {} says it wrote more than fits", codec.id().name()))
     })?;
     let unpack =
-        repeat(chunk_bytes, budget, || codec.unpack(kernels, &geometry, whole, chunk.slice()))?;
+        repeat(chunk_bytes, budget, || codec.unpack(&mut work, &geometry, whole, chunk.slice()))?;
     Ok(CodecRate {
         codec: codec.id(),
         pack_bytes_per_second: pack,
@@ -170,6 +179,7 @@ impl<T: Copy + Default> Aligned<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mzcache::codec::{LayerSteps, Opened, Properties, Raw};
     use mzcache::{Code, Error};
     use std::sync::Mutex;
 
@@ -243,45 +253,59 @@ mod tests {
             CodecId::Raw
         }
 
-        fn is_lossless(&self) -> bool {
-            true
+        fn version(&self) -> u8 {
+            Raw.version()
+        }
+
+        fn properties(&self) -> Properties {
+            Raw.properties()
         }
 
         fn packed_bytes_max(&self, geometry: &Geometry) -> usize {
-            geometry.shape.chunk_bytes() + 64
+            Raw.packed_bytes_max(geometry)
+        }
+
+        fn scratch_bytes(&self, _: &Geometry) -> usize {
+            7
         }
 
         fn pack(
             &self,
-            _: &Kernels,
+            work: &mut Work<'_>,
             geometry: &Geometry,
             chunk: &[u16],
             packed: &mut [u8],
         ) -> mzcache::Result<usize> {
             assert_eq!(packed.as_ptr().align_offset(64), 0);
+            assert_eq!(work.scratch.as_ptr().align_offset(64), 0);
+            assert_eq!(work.scratch.len(), 7);
             self.calls.lock().unwrap().0 += 1;
-            for (bytes, value) in packed[64..].chunks_exact_mut(2).zip(chunk) {
-                bytes.copy_from_slice(&value.to_le_bytes());
-            }
-            Ok(self.packed_bytes_max(geometry))
+            Raw.pack(work, geometry, chunk, packed)
         }
 
-        fn unpack(
+        fn open<'a>(
             &self,
-            _: &Kernels,
+            kernels: &Kernels,
             geometry: &Geometry,
-            packed: &[u8],
-            chunk: &mut [u16],
-        ) -> mzcache::Result<()> {
+            steps: Option<LayerSteps<'_>>,
+            packed: &'a [u8],
+        ) -> mzcache::Result<Opened<'a>> {
             assert_eq!(packed.len(), self.packed_bytes_max(geometry));
             self.calls.lock().unwrap().1 += 1;
-            if self.unpack_fails {
-                return Err(Error::new(Code::Corrupt, "checksum"));
+            match self.unpack_fails {
+                true => Err(Error::new(Code::Corrupt, "checksum")),
+                false => Raw.open(kernels, geometry, steps, packed),
             }
-            for (bytes, value) in packed[64..].chunks_exact(2).zip(chunk) {
-                *value = u16::from_le_bytes([bytes[0], bytes[1]]);
-            }
-            Ok(())
+        }
+
+        fn unpack_part(
+            &self,
+            work: &mut Work<'_>,
+            opened: &Opened<'_>,
+            part: usize,
+            values: &mut [u16],
+        ) -> mzcache::Result<()> {
+            Raw.unpack_part(work, opened, part, values)
         }
     }
 

@@ -1,7 +1,8 @@
 //! What packing and unpacking make of values: sizes, errors, idempotence, untouched rows.
 
 use super::*;
-use crate::codec::{HEADER_BYTES, PLANE_ALIGN};
+use crate::codec::{HEADER_BYTES, PLANE_ALIGN, find};
+use crate::error::Code;
 use crate::kernel::portable::f32_from_f16;
 
 /// Packs, unpacks, packs again; both packed chunks and both unpacked ones must agree.
@@ -12,11 +13,9 @@ fn cycle_twice(codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u16
     assert_eq!(packed, packed_again, "{} {geometry:?}", codec.id().name());
     assert_eq!(unpacked, unpack(codec, geometry, &packed_again));
     let mut rest = unpacked.clone();
-    for rows in geometry.heads() {
-        rest[rows].fill(UNTOUCHED);
-    }
-    assert!(rest.iter().all(|&value| value == UNTOUCHED), "a row past the tokens was written");
-    if codec.is_lossless() {
+    valid(geometry).for_each(|place| rest[place] = UNTOUCHED);
+    assert!(rest.iter().all(|&value| value == UNTOUCHED), "a value past the tokens was written");
+    if codec.properties().is_lossless {
         assert_eq!(unpacked, chunk);
     }
     unpacked
@@ -26,7 +25,13 @@ fn cycle_twice(codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u16
 fn the_registry_knows_every_codec_by_its_number() {
     for id in CodecId::ALL {
         assert_eq!(codec(id).id(), id);
+        let version = codec(id).version();
+        assert_eq!(find(id as u8, version).unwrap().id(), id);
+        let error = find(id as u8, version + 1).err().unwrap();
+        assert_eq!((error.code, error.what), (Code::Unsupported, "packed codec version"));
     }
+    let error = find(CodecId::ALL.len() as u8, 1).err().unwrap();
+    assert_eq!((error.code, error.what), (Code::Unsupported, "packed codec"));
 }
 
 #[test]
@@ -59,9 +64,9 @@ fn distance(a: u16, b: u16) -> f64 {
 #[test]
 fn every_token_count_and_head_size_cycles() {
     let mut random = Random::new(11);
-    for tokens in 1..=256 {
+    for (tokens, layout) in (1..=256).flat_map(|tokens| LAYOUTS.map(|layout| (tokens, layout))) {
         for id in CodecId::ALL {
-            let geometry = geometry(2, 64, tokens);
+            let geometry = Geometry { layout, ..geometry(2, 64, tokens) };
             cycle_twice(codec(id), &geometry, &chunk(&geometry, finite(&mut random)));
         }
     }
@@ -131,7 +136,7 @@ fn a_chunk_with_one_value_that_is_not_finite_is_stored_raw() {
     for special in [0x7C00, 0xFC00, 0x7C01, 0x7E00, 0xFFFF] {
         let geometry = geometry(2, 80, 5);
         let mut values = chunk(&geometry, finite(&mut random));
-        let last = geometry.heads().last().unwrap().end - 1;
+        let last = valid(&geometry).last().unwrap();
         values[last] = special;
         values[0] = 0x8000;
         let q8 = codec(CodecId::Q8);
@@ -149,18 +154,16 @@ fn a_chunk_with_one_value_that_is_not_finite_is_stored_raw() {
 fn every_rung_packs_and_unpacks_alike() {
     let mut random = Random::new(13);
     let rungs = rungs();
-    for head_dim in HEAD_DIMS {
-        let geometry = geometry(2, head_dim, 37);
+    for (head_dim, layout) in HEAD_DIMS.into_iter().flat_map(|dim| LAYOUTS.map(|l| (dim, l))) {
+        let geometry = Geometry { layout, ..geometry(2, head_dim, 37) };
         let values = chunk(&geometry, finite(&mut random));
         for (id, (name, own)) in
             CodecId::ALL.into_iter().flat_map(|id| rungs.iter().map(move |rung| (id, rung)))
         {
             let expected = pack(codec(id), &geometry, &values);
-            let mut packed = std::vec![0; codec(id).packed_bytes_max(&geometry)];
-            let bytes = codec(id).pack(own, &geometry, &values, &mut packed).unwrap();
-            assert_eq!(packed[..bytes], expected, "{name}");
-            let mut unpacked = std::vec![UNTOUCHED; values.len()];
-            codec(id).unpack(own, &geometry, &packed, &mut unpacked).unwrap();
+            let with = With { kernels: own, steps: None };
+            assert_eq!(with.pack(codec(id), &geometry, &values), expected, "{name}");
+            let unpacked = with.unpack(codec(id), &geometry, &expected);
             assert_eq!(unpacked, unpack(codec(id), &geometry, &expected), "{name}");
         }
     }

@@ -7,7 +7,7 @@ use crate::error::{Code, Error};
 /// Unpacks what must be refused, and sees that the chunk stayed as it was.
 fn refused(id: CodecId, geometry: &Geometry, packed: &[u8]) -> Error {
     let mut chunk = std::vec![UNTOUCHED; 2 * geometry.shape.block_values()];
-    let error = codec(id).unpack(&KERNELS, geometry, packed, &mut chunk).unwrap_err();
+    let error = PLAIN.try_unpack(codec(id), geometry, packed, &mut chunk).unwrap_err();
     assert!(chunk.iter().all(|&value| value == UNTOUCHED), "{error}");
     error
 }
@@ -80,14 +80,18 @@ fn verdict(at: usize, value: u8, raw_flag_is_known: bool) -> (Code, &'static str
         5 if usize::from(value) < CodecId::ALL.len() => (Code::Mismatch, "packed codec"),
         5 => (Code::Unsupported, "packed codec"),
         6 => (Code::Unsupported, "packed codec version"),
-        7 if raw_flag_is_known && value < 2 => (Code::Corrupt, "packed payload bytes"),
+        7 if value & !3 == 0 && (raw_flag_is_known || value & 1 == 0) => match value & 2 {
+            0 => (Code::Corrupt, "packed payload bytes"),
+            _ => (Code::Mismatch, "packed layout"),
+        },
         7 => (Code::Unsupported, "packed flags"),
         8 | 9 => (Code::Mismatch, "packed kv_heads"),
         10 | 11 => (Code::Mismatch, "packed head_dim"),
         12 | 13 => (Code::Mismatch, "packed tokens"),
         14 | 15 => (Code::Mismatch, "packed layer"),
         16 | 17 => (Code::Mismatch, "packed chunk"),
-        18 | 19 | 28..60 => (Code::Corrupt, "packed reserved bytes"),
+        18 | 19 | 32..60 => (Code::Corrupt, "packed reserved bytes"),
+        28..32 => (Code::Mismatch, "packed steps"),
         20..24 => (Code::Corrupt, "packed payload bytes"),
         _ => unreachable!("checksums are written anew"),
     }
@@ -127,6 +131,9 @@ fn a_packed_chunk_of_another_place_or_size_is_a_mismatch() {
     other = own;
     other.shape.head_dim = 80;
     assert_eq!(refused(id, &other, &packed).what, "packed head_dim");
+    other = own;
+    other.layout = ChunkLayout::ChannelMajor;
+    assert_eq!(refused(id, &other, &packed).what, "packed layout");
     assert_eq!(refused(CodecId::Raw, &own, &packed).what, "packed codec");
 }
 
@@ -183,7 +190,7 @@ fn random_payloads_under_right_checksums_never_panic() {
             }
             seal(&mut forged);
             let mut chunk = std::vec![0; 2 * geometry.shape.block_values()];
-            let result = codec(id).unpack(&KERNELS, &geometry, &forged, &mut chunk);
+            let result = PLAIN.try_unpack(codec(id), &geometry, &forged, &mut chunk);
             results[usize::from(result.is_ok())] += 1;
         }
     }
@@ -207,9 +214,9 @@ fn arguments_outside_their_ranges_are_refused() {
     ];
     for (geometry, what) in cases {
         for id in CodecId::ALL {
-            let error = codec(id).pack(&KERNELS, &geometry, &values, &mut packed).unwrap_err();
+            let error = PLAIN.try_pack(codec(id), &geometry, &values, &mut packed).unwrap_err();
             assert_eq!((error.code, error.what), (Code::InvalidArgument, what));
-            let error = codec(id).unpack(&KERNELS, &geometry, &packed, &mut values).unwrap_err();
+            let error = PLAIN.try_unpack(codec(id), &geometry, &packed, &mut values).unwrap_err();
             assert_eq!((error.code, error.what), (Code::InvalidArgument, what));
             assert!(codec(id).packed_bytes_max(&geometry) >= HEADER_BYTES);
         }
@@ -223,12 +230,12 @@ fn a_packed_buffer_that_is_too_small_says_how_much_is_needed() {
     let check = |id: CodecId, values: &[u16], needed: usize| {
         for length in (0..needed).step_by(7).chain([needed - 1]) {
             let mut packed = std::vec![0; length];
-            let error = codec(id).pack(&KERNELS, &geometry, values, &mut packed).unwrap_err();
+            let error = PLAIN.try_pack(codec(id), &geometry, values, &mut packed).unwrap_err();
             assert_eq!((error.code, error.what), (Code::MemoryTooSmall, "packed buffer"));
             assert!(usize::try_from(error.value).unwrap() <= needed && error.value > length as i64);
         }
         let mut packed = std::vec![0; needed];
-        assert_eq!(codec(id).pack(&KERNELS, &geometry, values, &mut packed), Ok(needed));
+        assert_eq!(PLAIN.try_pack(codec(id), &geometry, values, &mut packed), Ok(needed));
     };
     let raw_bytes = codec(CodecId::Raw).packed_bytes_max(&geometry);
     check(CodecId::Raw, &values, raw_bytes);
@@ -245,7 +252,7 @@ fn an_odd_address_is_refused() {
     let mut bytes = crate::arena::view::bytes_of(&words).to_vec();
     let odd = usize::from(bytes.as_ptr().addr().is_multiple_of(2));
     let q8 = codec(CodecId::Q8);
-    let error = q8.pack(&KERNELS, &geometry, &values, &mut bytes[odd..]).unwrap_err();
+    let error = PLAIN.try_pack(q8, &geometry, &values, &mut bytes[odd..]).unwrap_err();
     assert_eq!((error.code, error.what), (Code::InvalidArgument, "packed buffer alignment"));
     let packed = pack(q8, &geometry, &values);
     bytes[odd..][..packed.len()].copy_from_slice(&packed);

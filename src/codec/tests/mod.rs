@@ -2,8 +2,11 @@
 
 mod cycles;
 mod hostile;
+mod layouts;
+mod steps;
 
-use super::{Codec, Geometry, codec};
+use super::{ChunkLayout, Codec, Geometry, LayerSteps, Steps, Work, codec, mean_square};
+use crate::error::Result;
 use crate::kernel::Kernels;
 use crate::kernel::support::{Random, rungs};
 use crate::units::{ChunkId, ChunkIndex, CodecId, KvShape, LayerIndex};
@@ -15,20 +18,28 @@ const KERNELS: Kernels = Kernels::portable();
 /// Every head size that the tests walk through; 256 is the greatest.
 const HEAD_DIMS: [u16; 7] = [32, 64, 80, 96, 128, 192, 256];
 
-/// Stands in rows that a codec must not touch.
+const LAYOUTS: [ChunkLayout; 2] = [ChunkLayout::TokenMajor, ChunkLayout::ChannelMajor];
+
+/// Stands in values that a codec must not touch.
 const UNTOUCHED: u16 = 0xDEAD;
 
 fn geometry(kv_heads: u16, head_dim: u16, tokens: u16) -> Geometry {
     let id = ChunkId { layer: LayerIndex::new(5), chunk: ChunkIndex::new(9) };
-    Geometry { shape: KvShape { layers: 30, kv_heads, head_dim }, id, tokens }
+    let shape = KvShape { layers: 30, kv_heads, head_dim };
+    Geometry { shape, id, tokens, layout: ChunkLayout::TokenMajor }
 }
 
-/// A chunk whose valid rows come from `value` and whose other rows are marked.
+/// The places of a chunk's valid values, in memory order.
+fn valid(geometry: &Geometry) -> impl Iterator<Item = usize> + use<> {
+    let (geometry, stride) = (*geometry, geometry.part_values());
+    (0..geometry.parts())
+        .flat_map(move |part| geometry.runs().flatten().map(move |value| part * stride + value))
+}
+
+/// A chunk whose valid values come from `value` and whose other values are marked.
 fn chunk(geometry: &Geometry, mut value: impl FnMut() -> u16) -> Vec<u16> {
     let mut chunk = std::vec![UNTOUCHED; 2 * geometry.shape.block_values()];
-    for rows in geometry.heads() {
-        chunk[rows].fill_with(&mut value);
-    }
+    valid(geometry).for_each(|place| chunk[place] = value());
     chunk
 }
 
@@ -38,20 +49,84 @@ fn finite(random: &mut Random) -> impl FnMut() -> u16 {
     move || random.u16() & 0x83FF | (random.u16() % exponent_max) << 10
 }
 
-/// Packs into a buffer of the greatest size that is filled with noise before.
-fn pack(codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u8> {
-    let mut packed = std::vec![0xA5; codec.packed_bytes_max(geometry)];
-    let bytes = codec.pack(&KERNELS, geometry, chunk, &mut packed).unwrap();
-    assert_eq!(bytes % 64, 0);
-    packed.truncate(bytes);
-    packed
+/// Scratch that starts where a codec wants it, filled with noise.
+struct Scratch {
+    memory: Vec<u8>,
+    start: usize,
 }
 
-/// Unpacks into a marked chunk.
+impl Scratch {
+    fn new(codec: &dyn Codec, geometry: &Geometry) -> Self {
+        let memory = std::vec![0x5A; codec.scratch_bytes(geometry) + 63];
+        let start = memory.as_ptr().align_offset(64);
+        Scratch { memory, start }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let bytes = self.memory.len() - 63;
+        &mut self.memory[self.start..][..bytes]
+    }
+}
+
+/// What the tests pack and unpack with.
+#[derive(Clone, Copy)]
+struct With<'a> {
+    kernels: &'a Kernels,
+    steps: Option<LayerSteps<'a>>,
+}
+
+/// The oracle without steps.
+const PLAIN: With<'static> = With { kernels: &KERNELS, steps: None };
+
+impl With<'_> {
+    /// Packs into a buffer of the greatest size that is filled with noise before.
+    fn pack(&self, codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u8> {
+        let mut packed = std::vec![0xA5; codec.packed_bytes_max(geometry)];
+        let bytes = self.try_pack(codec, geometry, chunk, &mut packed).unwrap();
+        assert_eq!(bytes % 64, 0);
+        packed.truncate(bytes);
+        packed
+    }
+
+    fn try_pack(
+        &self,
+        codec: &dyn Codec,
+        geometry: &Geometry,
+        chunk: &[u16],
+        packed: &mut [u8],
+    ) -> Result<usize> {
+        let mut scratch = Scratch::new(codec, geometry);
+        let With { kernels, steps } = *self;
+        codec.pack(&mut Work { kernels, steps, scratch: scratch.bytes() }, geometry, chunk, packed)
+    }
+
+    /// Unpacks into a marked chunk.
+    fn unpack(&self, codec: &dyn Codec, geometry: &Geometry, packed: &[u8]) -> Vec<u16> {
+        let mut chunk = std::vec![UNTOUCHED; 2 * geometry.shape.block_values()];
+        self.try_unpack(codec, geometry, packed, &mut chunk).unwrap();
+        chunk
+    }
+
+    fn try_unpack(
+        &self,
+        codec: &dyn Codec,
+        geometry: &Geometry,
+        packed: &[u8],
+        chunk: &mut [u16],
+    ) -> Result<()> {
+        let mut scratch = Scratch::new(codec, geometry);
+        let With { kernels, steps } = *self;
+        let mut work = Work { kernels, steps, scratch: scratch.bytes() };
+        codec.unpack(&mut work, geometry, packed, chunk)
+    }
+}
+
+fn pack(codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u8> {
+    PLAIN.pack(codec, geometry, chunk)
+}
+
 fn unpack(codec: &dyn Codec, geometry: &Geometry, packed: &[u8]) -> Vec<u16> {
-    let mut chunk = std::vec![UNTOUCHED; 2 * geometry.shape.block_values()];
-    codec.unpack(&KERNELS, geometry, packed, &mut chunk).unwrap();
-    chunk
+    PLAIN.unpack(codec, geometry, packed)
 }
 
 /// The two real chunks of the fixtures, in the library's order.

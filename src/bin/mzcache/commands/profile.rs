@@ -157,7 +157,7 @@ mod tests {
         let profile = Profile::parse(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(printed["read_bytes_per_s"], profile.read_bytes_per_s);
         assert_eq!(printed["write_bytes_per_s"], profile.write_bytes_per_s);
-        let q8 = profile.rates(CodecId::Q8);
+        let q8 = profile.rates(CodecId::Q8).unwrap();
         assert_eq!(printed["codecs"][1]["codec"], "q8");
         assert_eq!(printed["codecs"][1]["unpack_bytes_per_s"], q8.unpack_bytes_per_s);
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);

@@ -61,11 +61,13 @@ pub enum Command {
 #[command(after_help = BENCH_EXAMPLES)]
 pub enum Bench {
     Attention(BenchAttention),
+    Codec(BenchCodec),
 }
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
   mzcache bench attention
+  mzcache bench codec -m smollm2.gguf --text book.txt
   mzcache bench attention --device nvidia --json";
 
 /// Attention over a long context on an accelerator, beside its copy bandwidth.
@@ -87,6 +89,38 @@ pub struct BenchAttention {
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(1..=16))]
     pub queries: u32,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What each KV codec saves, what that does to the next tokens, and how fast it is.
+///
+/// The model reads the first part of a text; its cache is replaced by what a codec makes of it, and
+/// the next part is scored against the untouched cache.
+#[derive(Args, Debug)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchCodec {
+    /// The GGUF file.
+    #[arg(long, short, value_name = "FILE")]
+    pub model: PathBuf,
+    /// A text of at least `--tokens` and `--score` tokens.
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens whose cache is packed.
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = tokens())]
+    pub tokens: u32,
+    /// Tokens that are scored then.
+    #[arg(long, value_name = "N", default_value_t = 384,
+        value_parser = clap::value_parser!(u32).range(2..=65536))]
+    pub score: u32,
+    /// Tokens that are generated greedily and compared.
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub greedy: u32,
+    /// Compute threads [default: all cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub json: bool,
@@ -264,6 +298,20 @@ pub struct Engine {
     /// The profile to plan by [default: profile.txt in the cache directory].
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+}
+
+impl Engine {
+    /// On the processor, with the cache as it is computed.
+    pub const fn to_score(threads: Option<u16>) -> Engine {
+        Engine {
+            codec: CodecId::Raw,
+            order: Order::BackwardOut,
+            backend: Backend::Cpu,
+            accelerator: Accelerator { device: None, library: None },
+            threads,
+            profile: None,
+        }
+    }
 }
 
 /// How tokens are picked.

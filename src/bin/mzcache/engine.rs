@@ -50,13 +50,37 @@ impl Engine {
         cache: &CacheDir,
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
+        let profile = read_profile(options.profile.as_deref(), cache, console)?;
+        Engine::open_with(model_path, options, profile, 1, cache, console)
+    }
+
+    /// Opens one to compute on the processor and see the logits of up to `logit_rows_max` tokens of
+    /// a batch; nothing is meant to be evicted.
+    pub fn open_to_score(
+        model_path: &Path,
+        threads: Option<u16>,
+        logit_rows_max: usize,
+        cache: &CacheDir,
+        console: &mut Console<'_>,
+    ) -> Outcome<Engine> {
+        let options = cli::Engine::to_score(threads);
+        Engine::open_with(model_path, &options, Profile::DEFAULT, logit_rows_max, cache, console)
+    }
+
+    fn open_with(
+        model_path: &Path,
+        options: &cli::Engine,
+        profile: Profile,
+        logit_rows_max: usize,
+        cache: &CacheDir,
+        console: &mut Console<'_>,
+    ) -> Outcome<Engine> {
         let about = |failure: Failure| failure.about(model_path.display());
         let (model, vocabulary) = read_model(model_path).map_err(about)?;
         let tokenizer = Tokenizer::new(vocabulary).map_err(about)?;
         if let Some(warning) = tokenizer.warning() {
             console.note(warning);
         }
-        let profile = read_profile(options.profile.as_deref(), cache, console)?;
         let threads = match options.threads {
             Some(threads) => threads,
             None => default_threads(),
@@ -75,7 +99,7 @@ impl Engine {
             },
             compute: ComputeConfig {
                 batch_tokens_max: BATCH_TOKENS,
-                logit_rows_max: 1,
+                logit_rows_max,
                 workers_max: usize::from(threads),
             },
         };

@@ -1,11 +1,13 @@
 //! `mzcache bench`: measurements of parts, each beside its own bound from the same run.
 
 mod attention;
+mod codec;
 mod device;
 
 use super::Console;
-use crate::cli::Bench;
+use crate::cli::{Bench, Common};
 use crate::failure::Outcome;
+use crate::paths::CacheDir;
 use serde::Serialize;
 
 /// What every bench prints as JSON.
@@ -17,8 +19,11 @@ struct Report<Row> {
 }
 
 /// Runs one.
-pub fn bench(bench: &Bench, console: &mut Console<'_>) -> Outcome<()> {
+pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outcome<()> {
     match bench {
         Bench::Attention(options) => attention::run(options, console),
+        Bench::Codec(options) => {
+            codec::run(&CacheDir::find(common.cache_dir.clone())?, options, console)
+        }
     }
 }

@@ -15,6 +15,7 @@ mod accelerator;
 mod flight;
 mod launch;
 mod layer;
+mod product;
 mod programs;
 mod tables;
 mod transformer;

@@ -4,12 +4,10 @@
 // Build option: MZ_WEIGHTS.
 //
 // mz_matmul_many
-//     x           float [tokens][columns]
-//     unit, offset  bytes of the weight window, and where in them W [rows][columns] starts
-//     y           float [tokens][rows], output
-//     rows, columns, tokens  columns is a multiple of 8, or of 32 for formats with blocks
-//     Work-group: MANY_WIDTH. Global: (MANY_WIDTH x (rows / MANY_ROWS), tokens / MANY_TOKENS), both
-//     rounded up.
+//     PRODUCT_PARAMETERS, see rows.cl
+//     tokens
+//     Work-group: MANY_WIDTH. Global: (MANY_WIDTH x (rows of the launch / MANY_ROWS), tokens /
+//     MANY_TOKENS), both rounded up.
 
 #define MANY_ROWS 64
 #define MANY_TOKENS 32
@@ -33,24 +31,25 @@ INLINE void place(__local float4 *tile, uint pitch, uint piece, uint row, float8
 }
 
 __kernel __attribute__((reqd_work_group_size(MANY_WIDTH, 1, 1))) void mz_matmul_many(
-    const __global float *x, const __global uchar *unit, ulong offset, __global float *y, uint rows,
-    uint columns, uint tokens)
+    PRODUCT_PARAMETERS, uint tokens)
 {
     __local float4 w_tile[STEP * MANY_ROWS / 4];
     __local float4 x_tile[STEP * MANY_TOKENS / 4];
+    const Matrices all = MATRICES;
     const uint item = get_local_id(0);
     const uint first_row = get_group_id(0) * MANY_ROWS;
     const uint first_token = get_group_id(1) * MANY_TOKENS;
     const uint item_row = item % (MANY_ROWS / 4);
     const uint item_token = item / (MANY_ROWS / 4);
+    // Every step loads weights of the same row.
+    const __global uchar *weights = row_weights(all, first_row + item % MANY_ROWS, columns);
     float4 sums[4] = {(float4)(0.0f), (float4)(0.0f), (float4)(0.0f), (float4)(0.0f)};
     for (uint start = 0; start < columns / 8; start += PIECES) {
         for (uint i = item; i < MANY_ROWS * PIECES; i += MANY_WIDTH) {
             const uint piece = start + i / MANY_ROWS;
-            const uint row = min(first_row + i % MANY_ROWS, rows - 1);
             float8 values = (float8)(0.0f);
             if (piece < columns / 8) {
-                values = load_weights8(unit + offset + row * ROW_BYTES(columns), piece);
+                values = load_weights8(weights, piece);
             }
             place(w_tile, MANY_ROWS, i / MANY_ROWS, i % MANY_ROWS, values);
         }
@@ -78,12 +77,17 @@ __kernel __attribute__((reqd_work_group_size(MANY_WIDTH, 1, 1))) void mz_matmul_
         const uint token = first_token + item_token * 4 + i;
         const uint row = first_row + item_row * 4;
         if (token < tokens) {
-            __global float *to = y + (ulong)token * rows + row;
+            __global float *to = y + (ulong)token * pitch + first;
             const float4 sum = i == 0 ? sums[0] : i == 1 ? sums[1] : i == 2 ? sums[2] : sums[3];
-            if (row + 0 < rows) to[0] = sum.x;
-            if (row + 1 < rows) to[1] = sum.y;
-            if (row + 2 < rows) to[2] = sum.z;
-            if (row + 3 < rows) to[3] = sum.w;
+            if (finish == FINISH_PAIR) {
+                finish_pair(all, to, row + 0, sum.x, sum.z);
+                finish_pair(all, to, row + 1, sum.y, sum.w);
+            } else {
+                finish_row(all, to, row + 0, sum.x);
+                finish_row(all, to, row + 1, sum.y);
+                finish_row(all, to, row + 2, sum.z);
+                finish_row(all, to, row + 3, sum.w);
+            }
         }
     }
 }

@@ -3,13 +3,16 @@
 
 #![cfg(feature = "infer")]
 
+#[path = "models/broken.rs"]
+mod broken;
 mod models;
 
+use broken::model_of_nan;
 use models::{fixture, open, oracle};
 use mzcache::infer::{Session, sample};
 use mzcache::policy::bytes_to_evict;
 use mzcache::state::Stop;
-use mzcache::units::{ByteCount, CodecId, LayerIndex};
+use mzcache::units::{ByteCount, CodecId, LayerIndex, TokenCount};
 use mzcache::{Code, Error};
 
 fn greedy(session: &mut Session, input: &[u32], count: usize) -> Result<Vec<u32>, Error> {
@@ -53,6 +56,33 @@ fn every_level(model: &str, codec: CodecId, threads: usize) {
         }
     }
     session.runtime().check().unwrap();
+}
+
+#[test]
+fn greedy_generation_chooses_by_the_largest_logit() {
+    let oracle = oracle("llama.json");
+    let mut session = open("greedy", &fixture("llama.gguf"), CodecId::Raw, 1);
+    let mut heard = Vec::new();
+    let chosen = session.generate_greedy(&oracle.prompt, 12, |best| {
+        heard.extend(best);
+        best.filter(|_| heard.len() < 5)
+    });
+    // The fifth is heard, and not taken.
+    assert_eq!((chosen.unwrap(), &heard[..]), (4, &oracle.greedy[..5]));
+    let last = oracle.greedy[3];
+    assert_eq!(session.tokens().get() as usize, oracle.prompt.len() + 4);
+    session.truncate(TokenCount::new(session.tokens().get() - 1)).unwrap();
+    let logits = session.append(&[last], 1).unwrap();
+    assert_eq!(sample::arg_max(logits), Some(oracle.greedy[4] as usize));
+}
+
+#[test]
+fn without_a_number_among_the_logits_nothing_is_predicted() {
+    let path = model_of_nan("cpu");
+    let mut session = open("nan", &path, CodecId::Raw, 1);
+    std::fs::remove_file(&path).unwrap();
+    assert!(session.append(&[1, 2], 1).unwrap().iter().all(|logit| logit.is_nan()));
+    assert_eq!(session.predict(&[3]).unwrap(), None);
 }
 
 #[test]

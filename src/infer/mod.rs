@@ -19,9 +19,11 @@ pub mod opencl;
 pub mod sample;
 mod session;
 mod shape;
+mod watch;
 
 #[cfg(feature = "opencl")]
 pub use memory::DeviceMemory;
 pub use memory::Memory;
 pub use model::Model;
 pub use session::{Session, SessionConfig, SessionPorts};
+pub use watch::{Part, Watch};

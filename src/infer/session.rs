@@ -6,10 +6,10 @@
 //! `restore_generate` of the paper (section 5) is [`Session::generate`]: it begins to restore
 //! whatever is not in memory and computes layer by layer behind it.
 
-use super::Model;
 use super::cpu::{ComputeConfig, ComputePorts, Transformer};
 #[cfg(feature = "opencl")]
 use super::opencl::{Accelerator, ClConfig, ClOptions, ClPorts, ClTransformer};
+use super::{Model, Watch, sample};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::kernel::math::MathKernels;
@@ -152,6 +152,15 @@ impl Session {
         }
     }
 
+    /// Who hears of every part of a pass from now on.
+    pub fn watch(&mut self, watch: Option<&'static dyn Watch>) {
+        match &mut self.backend {
+            Backend::Cpu(transformer) => transformer.watch(watch),
+            #[cfg(feature = "opencl")]
+            Backend::OpenCl(transformer) => transformer.watch(watch),
+        }
+    }
+
     /// Tokens in the context.
     pub fn tokens(&self) -> TokenCount {
         self.runtime.tokens()
@@ -162,11 +171,8 @@ impl Session {
     /// as its gates open. After an error the context is as before; `Cancelled` means that an
     /// eviction came first and the call may be repeated.
     pub fn append(&mut self, tokens: &[u32], logit_rows: usize) -> Result<&[f32]> {
-        let position = self.runtime.tokens();
-        let added = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-        let end = TokenCount::new(position.get().saturating_add(added));
-        self.runtime.begin_pass(end)?;
-        let (memory, rows, team, position) = (&self.runtime, self.rows, self.team, position.get());
+        let (position, end) = self.begin(tokens)?;
+        let (memory, rows, team) = (&self.runtime, self.rows, self.team);
         let logits = match &mut self.backend {
             Backend::Cpu(transformer) => {
                 let ports = ComputePorts { memory, rows, team };
@@ -182,6 +188,37 @@ impl Session {
         Ok(logits)
     }
 
+    /// As [`Session::append`], but says only which token is the most likely next: what
+    /// [`sample::arg_max`] says of the last token's logits. An accelerator then hands over one
+    /// number instead of the whole vocabulary's.
+    pub fn predict(&mut self, tokens: &[u32]) -> Result<Option<u32>> {
+        let (position, end) = self.begin(tokens)?;
+        let (memory, rows, team) = (&self.runtime, self.rows, self.team);
+        let best = match &mut self.backend {
+            Backend::Cpu(transformer) => {
+                let ports = ComputePorts { memory, rows, team };
+                let best = sample::arg_max(transformer.forward(ports, tokens, position, 1)?);
+                best.and_then(|index| u32::try_from(index).ok())
+            }
+            #[cfg(feature = "opencl")]
+            Backend::OpenCl(transformer) => {
+                let ports = ClPorts { memory, rows };
+                transformer.predict(ports, tokens, position)?
+            }
+        };
+        self.runtime.commit(end)?;
+        Ok(best)
+    }
+
+    /// Begins a pass that appends `tokens`: the first one's position, and the context's end.
+    fn begin(&self, tokens: &[u32]) -> Result<(u32, TokenCount)> {
+        let position = self.runtime.tokens().get();
+        let added = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        let end = TokenCount::new(position.saturating_add(added));
+        self.runtime.begin_pass(end)?;
+        Ok((position, end))
+    }
+
     /// Appends `input` and then generates up to `count` tokens, each chosen by `choose` from the
     /// logits over the vocabulary; `choose` ends the generation with `None`. Every chosen token is
     /// appended to the context but the last one. Returns how many were chosen.
@@ -191,20 +228,40 @@ impl Session {
         count: usize,
         mut choose: impl FnMut(&[f32]) -> Option<u32>,
     ) -> Result<usize> {
+        self.generate_by(input, count, |session, tokens| Ok(choose(session.append(tokens, 1)?)))
+    }
+
+    /// As [`Session::generate`], but `choose` hears only which token is the most likely, or `None`
+    /// where no logit is a number.
+    pub fn generate_greedy(
+        &mut self,
+        input: &[u32],
+        count: usize,
+        mut choose: impl FnMut(Option<u32>) -> Option<u32>,
+    ) -> Result<usize> {
+        self.generate_by(input, count, |session, tokens| Ok(choose(session.predict(tokens)?)))
+    }
+
+    fn generate_by(
+        &mut self,
+        input: &[u32],
+        count: usize,
+        mut next_after: impl FnMut(&mut Session, &[u32]) -> Result<Option<u32>>,
+    ) -> Result<usize> {
         let mut chosen = 0;
         let mut next = match count {
             0 => {
                 self.append(input, 0)?;
                 None
             }
-            _ => choose(self.append(input, 1)?),
+            _ => next_after(self, input)?,
         };
         while let Some(token) = next {
             chosen += 1;
             if chosen == count {
                 break;
             }
-            next = choose(self.append(&[token], 1)?);
+            next = next_after(self, &[token])?;
         }
         Ok(chosen)
     }

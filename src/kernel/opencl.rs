@@ -4,7 +4,7 @@
 //! kernel whose macros disagree with its launch computes nonsense. What each argument is stands at
 //! the top of the kernel's file. Nothing here calls OpenCL.
 
-use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX, HEAD_DIM_MAX};
+use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX};
 use core::ffi::CStr;
 
 mod attention;
@@ -24,6 +24,7 @@ pub struct Source {
 
 const COMMON: &str = include_str!("../../kernels/common.cl");
 const WEIGHTS: &str = include_str!("../../kernels/weights.cl");
+const ROWS: &str = include_str!("../../kernels/rows.cl");
 const NVIDIA: &str = include_str!("../../kernels/nvidia.cl");
 
 macro_rules! source {
@@ -44,31 +45,21 @@ pub const ATTENTION_COMBINE: Source =
 /// Attention of many queries.
 pub const ATTENTION_TILE: Source =
     source!(c"mz_attention_tile", include_str!("../../kernels/attention_tile.cl"));
-/// Matrix product for up to [`FEW_TOKENS_MAX`] tokens.
+/// Matrix product for up to [`FEW_TOKENS_MAX`] tokens, of normalised values if asked for.
 pub const MATMUL_FEW: Source =
-    source!(c"mz_matmul_few", WEIGHTS, include_str!("../../kernels/matmul_few.cl"));
+    source!(c"mz_matmul_few", WEIGHTS, ROWS, include_str!("../../kernels/matmul_few.cl"));
 /// Matrix product for any number of tokens.
 pub const MATMUL_MANY: Source =
-    source!(c"mz_matmul_many", WEIGHTS, include_str!("../../kernels/matmul_many.cl"));
+    source!(c"mz_matmul_many", WEIGHTS, ROWS, include_str!("../../kernels/matmul_many.cl"));
 /// RMS norm of rows.
 pub const RMS_NORM: Source = source!(c"mz_rms_norm", include_str!("../../kernels/rms_norm.cl"));
-/// Rotary embedding, and a scale.
-pub const ROTARY: Source = source!(c"mz_rotary", include_str!("../../kernels/rotary.cl"));
-/// New keys and values into chunks.
-pub const KV_STORE: Source = source!(c"mz_kv_store", include_str!("../../kernels/kv_store.cl"));
-/// Single to half precision.
-pub const TO_HALF: Source = source!(c"mz_to_half", include_str!("../../kernels/to_half.cl"));
-/// Gated activation.
-pub const SWIGLU: Source = source!(c"mz_swiglu", include_str!("../../kernels/swiglu.cl"));
-/// Sum of two vectors.
-pub const ADD: Source = source!(c"mz_add", include_str!("../../kernels/add.cl"));
-/// Sum of a bias and each row.
-pub const ADD_BIAS: Source = source!(c"mz_add_bias", include_str!("../../kernels/add_bias.cl"));
-/// Index of each row's largest value; all ones where a row has only NaN.
+/// Norms of heads, rotary embedding, and new keys and values into chunks.
+pub const HEADS: Source = source!(c"mz_heads", include_str!("../../kernels/heads.cl"));
+/// Index of each row's largest value.
 pub const ARGMAX: Source = source!(c"mz_argmax", include_str!("../../kernels/argmax.cl"));
 
 /// All of them.
-pub const SOURCES: [Source; 14] = [
+pub const SOURCES: [Source; 9] = [
     ATTENTION_STREAM,
     ATTENTION_MATRIX,
     ATTENTION_COMBINE,
@@ -76,12 +67,7 @@ pub const SOURCES: [Source; 14] = [
     MATMUL_FEW,
     MATMUL_MANY,
     RMS_NORM,
-    ROTARY,
-    KV_STORE,
-    TO_HALF,
-    SWIGLU,
-    ADD,
-    ADD_BIAS,
+    HEADS,
     ARGMAX,
 ];
 
@@ -172,6 +158,41 @@ impl Weights {
     }
 }
 
+/// What kernels take for the place of a norm or of biases that are not there.
+pub const NOWHERE: u64 = u64::MAX;
+
+/// Matrices that one product takes at most.
+pub const MATRICES_MAX: usize = 3;
+
+/// What becomes of a product's sums; the numbers are those of rows.cl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// They are the outputs.
+    Store,
+    /// They are added to the outputs.
+    Add,
+    /// They multiply `silu` of the outputs.
+    Gate,
+    /// Those of the second matrix multiply `silu` of those of the first.
+    Pair,
+}
+
+impl Finish {
+    /// The argument that chooses it.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// Rows of a launch of matrices of `rows`: what [`few_launch`] and [`many_launch`] take.
+    pub fn rows(self, rows: impl IntoIterator<Item = usize>) -> usize {
+        let mut rows = rows.into_iter();
+        match self {
+            Finish::Pair => rows.next().unwrap_or(0).next_multiple_of(2) * 2,
+            _ => rows.sum(),
+        }
+    }
+}
+
 /// Most tokens of [`MATMUL_FEW`].
 pub const FEW_TOKENS_MAX: u32 = 16;
 
@@ -190,28 +211,23 @@ pub fn many_launch(rows: usize, tokens: usize) -> Launch {
     Launch::new(rows.div_ceil(64), tokens.div_ceil(32), 128)
 }
 
-/// Sizes of [`RMS_NORM`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RmsNorm {
-    width: u32,
+/// The macro of [`HEADS`].
+pub const fn heads_macro(head_dim: u32) -> Macro {
+    ("MZ_HEAD_DIM", head_dim)
 }
 
-impl RmsNorm {
-    /// For rows of so many values.
-    pub const fn new(values: usize) -> Self {
-        RmsNorm { width: if values <= HEAD_DIM_MAX as usize { 64 } else { 256 } }
-    }
-
-    /// The macro.
-    pub const fn macros(&self) -> [Macro; 1] {
-        [("MZ_WIDTH", self.width)]
-    }
-
-    /// For so many rows.
-    pub fn launch(&self, rows: usize) -> Launch {
-        Launch::new(rows, 1, self.width as usize)
-    }
+/// Of [`HEADS`].
+pub fn heads_launch(heads: usize, kv_heads: usize, tokens: usize) -> Launch {
+    Launch::new(heads + 2 * kv_heads, tokens, 64)
 }
+
+/// Of [`RMS_NORM`].
+pub fn norm_launch(rows: usize) -> Launch {
+    Launch::new(rows, 1, 256)
+}
+
+/// What [`ARGMAX`] says of a row that is all NaN.
+pub const ARGMAX_NONE: u32 = u32::MAX;
 
 /// Of [`ARGMAX`].
 pub fn argmax_launch(rows: usize) -> Launch {

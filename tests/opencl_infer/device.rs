@@ -1,8 +1,8 @@
 //! A device to compute on, and sessions on it.
 
 use crate::models::{Parts, fixture, parts};
+use mzcache::infer::Session;
 use mzcache::infer::opencl::{Accelerator, ClOptions};
-use mzcache::infer::{Session, sample};
 use mzcache::port::linux::map_arena;
 use mzcache::port::opencl::{Api, BuildLog, Choice, MemoryMode, ProgramCache};
 use mzcache::units::CodecId;
@@ -89,10 +89,9 @@ pub fn open_parts(accelerator: &Accelerator, parts: Parts) -> Result<Session> {
 
 pub fn greedy(session: &mut Session, input: &[u32], count: usize) -> Result<Vec<u32>, Error> {
     let mut tokens = Vec::new();
-    session.generate(input, count, |logits| {
-        let token = u32::try_from(sample::arg_max(logits)?).ok()?;
-        tokens.push(token);
-        Some(token)
+    session.generate_greedy(input, count, |best| {
+        tokens.extend(best);
+        best
     })?;
     Ok(tokens)
 }

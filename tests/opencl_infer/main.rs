@@ -3,9 +3,12 @@
 //!
 //! Runs on PoCL unless MZ_TEST_OPENCL_DEVICE names another device.
 
+#[path = "../models/broken.rs"]
+mod broken;
 #[path = "../models/mod.rs"]
 mod models;
 
+mod commands;
 mod cycles;
 mod device;
 mod failures;

@@ -1,5 +1,6 @@
 //! Against independent implementations, and against the CPU.
 
+use crate::broken::model_of_nan;
 use crate::device::{MODES, greedy, intel, open, open_parts, platform};
 use crate::models::{self, fixture, oracle};
 use mzcache::infer::opencl::Accelerator;
@@ -78,6 +79,18 @@ fn half_arithmetic_and_subgroups_give_the_oracles_tokens_too() {
             check_on(&accelerator, model);
         }
     }
+}
+
+#[test]
+fn without_a_number_among_the_logits_nothing_is_predicted() {
+    let Some(platform) = platform() else { return };
+    let accelerator = platform.accelerator(None).unwrap();
+    let path = model_of_nan("opencl");
+    let parts = models::parts("cl-nan", &path, CodecId::Raw, 1);
+    let mut session = open_parts(&accelerator, parts).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(session.append(&[1, 2], 1).unwrap().iter().all(|logit| logit.is_nan()));
+    assert_eq!(session.predict(&[3]).unwrap(), None);
 }
 
 /// SmolLM2-135M-Instruct, a real model with Q4_1 and Q8_0 weights.

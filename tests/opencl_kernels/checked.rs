@@ -4,9 +4,9 @@
 use super::attention::{Case, stream, tile};
 use super::device::Device;
 use super::layer;
-use super::products::multiply;
+use super::products::{Case as Product, multiply};
 use super::values::Random;
-use mzcache::kernel::opencl::{Source, Weights};
+use mzcache::kernel::opencl::{Finish, Source, Weights};
 use std::process::Command;
 
 /// Runs a test of this file under Oclgrind; `None` where that is not installed.
@@ -56,16 +56,21 @@ fn all_kernels() {
     tile(&device, Case::new(2, 2, 32).at(17, 40));
     tile(&device, Case { window: 9, ..Case::new(1, 1, 80).at(18, 270) });
     for format in Weights::ALL {
-        multiply(&device, format, 17, 64, 3);
-        multiply(&device, format, 5, 64, 17);
+        multiply(&device, Product::new(format, 17, 64, 3));
+        multiply(&device, Product::new(format, 5, 64, 17));
     }
-    layer::rms_norm(&device, 2, 70);
-    layer::rotary(&device, true, 3);
-    layer::rotary(&device, false, 3);
-    layer::swiglu(&device);
-    layer::add(&device);
-    layer::to_half(&device);
-    layer::kv_store(&device);
+    let case = Product { has_bias: true, ..Product::new(Weights::Q8_0, 0, 64, 3) };
+    for (tokens, has_norm) in [(3, true), (18, false)] {
+        let case = Product { tokens, has_norm, ..case };
+        multiply(&device, Product { rows: [9, 3, 3], ..case });
+        multiply(&device, Product { rows: [5, 5, 0], finish: Finish::Pair, ..case });
+        multiply(&device, Product { rows: [5, 0, 0], finish: Finish::Gate, ..case });
+        multiply(&device, Product { rows: [5, 0, 0], finish: Finish::Add, ..case });
+    }
+    layer::rms_norm(&device, 2, 300);
+    let heads = layer::Heads::new(32, 250);
+    layer::heads(&device, heads);
+    layer::heads(&device, layer::Heads { is_half: true, has_norms: false, ..heads });
     layer::argmax(&device);
 }
 

@@ -1,9 +1,9 @@
 //! What a layer needs besides attention and products.
 
-use super::device::{Device, Table, read_floats, read_halves};
-use super::values::{Random, error, halves};
+use super::device::{Chunks, Device, Table, read_floats, read_halves};
+use super::values::{Random, error, halves, wide};
 use mzcache::kernel::opencl::{
-    ADD, ADD_BIAS, ARGMAX, KV_STORE, RMS_NORM, ROTARY, RmsNorm, SWIGLU, TO_HALF, argmax_launch,
+    ARGMAX, HEADS, NOWHERE, RMS_NORM, argmax_launch, heads_launch, heads_macro, norm_launch,
 };
 
 /// Where the weights start in a unit's bytes.
@@ -28,140 +28,156 @@ pub fn rms_norm(device: &Device, rows: usize, values: usize) {
             products.map(move |(x, w)| f64::from(*x) * factor * f64::from(*w)).collect::<Vec<_>>()
         })
         .collect();
-    let build = RmsNorm::new(values);
     let x = device.floats(&x);
     let y = device.floats(&vec![f32::NAN; rows * values]);
     let unit = device.block(&unit(&weights));
     // Into other memory, then in place.
     for y in [&y, &x] {
         device
-            .call(RMS_NORM, &build.macros())
+            .call(RMS_NORM, &[])
             .memory(&x)
             .memory(&unit)
             .u64(OFFSET as u64)
             .memory(y)
             .u32(values)
             .f32(epsilon)
-            .launch(build.launch(rows));
+            .launch(norm_launch(rows));
         assert!(error(&read_floats(y), &want) < 1e-6);
     }
 }
 
-pub fn rotary(device: &Device, is_adjacent: bool, position: u32) {
-    let (tokens, heads, pairs, scale) = (3, 2, 16usize, 0.25f32);
-    let frequencies: Vec<f32> =
-        (0..pairs).map(|pair| 10_000f32.powf(-(pair as f32) / pairs as f32)).collect();
-    let x = Random::new(9).normals(tokens * heads * 2 * pairs, 1.0);
-    let mut want = vec![0.0; x.len()];
-    for (head, from) in x.chunks_exact(2 * pairs).enumerate() {
-        for (pair, frequency) in frequencies.iter().enumerate() {
-            let angle = (position + (head / heads) as u32) as f32 * frequency;
-            let (sin, cos) = f64::from(angle).sin_cos();
-            let places = if is_adjacent { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
-            let (a, b) = (f64::from(from[places.0]), f64::from(from[places.1]));
-            let to = &mut want[head * 2 * pairs..];
-            to[places.0] = f64::from(scale) * (a * cos - b * sin);
-            to[places.1] = f64::from(scale) * (a * sin + b * cos);
-        }
+/// A layer's heads before attention: queries, keys and values of some new tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub tokens: usize,
+    pub position: u32,
+    pub is_adjacent: bool,
+    pub has_norms: bool,
+    pub is_half: bool,
+}
+
+impl Heads {
+    pub fn new(head_dim: usize, position: u32) -> Heads {
+        let (heads, kv_heads, tokens) = (6, 2, 9);
+        let (is_adjacent, has_norms, is_half) = (true, true, false);
+        Heads { heads, kv_heads, head_dim, tokens, position, is_adjacent, has_norms, is_half }
     }
-    let block = device.floats(&x);
-    device
-        .call(ROTARY, &[])
-        .memory(&block)
-        .memory(&device.floats(&frequencies))
-        .u32(heads)
-        .u32(pairs)
-        .u32(position)
-        .u32(u32::from(is_adjacent))
-        .f32(scale)
-        .items([pairs, heads, tokens]);
-    assert!(error(&read_floats(&block), &want) < 1e-5, "{is_adjacent} {position}");
+
+    /// What becomes of one head's values.
+    fn head(&self, x: &[f32], norm: &[f32], token: usize, scale: f32) -> Vec<f64> {
+        let mut x: Vec<f64> = x.iter().copied().map(f64::from).collect();
+        if self.has_norms {
+            let sum: f64 = x.iter().map(|x| x * x).sum();
+            let factor = 1.0 / (sum / x.len() as f64 + f64::from(EPSILON)).sqrt();
+            x.iter_mut().zip(norm).for_each(|(x, norm)| *x *= factor * f64::from(*norm));
+        }
+        let pairs = self.head_dim / 2;
+        for (pair, frequency) in self.frequencies().iter().enumerate() {
+            let angle = (self.position + token as u32) as f32 * frequency;
+            let (sin, cos) = f64::from(angle).sin_cos();
+            let places =
+                if self.is_adjacent { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
+            let (a, b) = (x[places.0], x[places.1]);
+            x[places.0] = f64::from(scale) * (a * cos - b * sin);
+            x[places.1] = f64::from(scale) * (a * sin + b * cos);
+        }
+        x
+    }
+
+    fn frequencies(&self) -> Vec<f32> {
+        let pairs = self.head_dim / 2;
+        (0..pairs).map(|pair| 10_000f32.powf(-(pair as f32) / pairs as f32)).collect()
+    }
 }
 
-pub fn swiglu(device: &Device) {
-    let mut random = Random::new(4);
-    let (mut gate, up) = (random.normals(100, 4.0), random.normals(100, 2.0));
-    gate[..4].copy_from_slice(&[0.0, -0.0, 100.0, -100.0]);
-    let silu = |x: f64| x / (1.0 + (-x).exp());
-    let want: Vec<f64> =
-        gate.iter().zip(&up).map(|(x, up)| silu((*x).into()) * f64::from(*up)).collect();
-    let gate = device.floats(&gate);
-    device
-        .call(SWIGLU, &[])
-        .memory(&gate)
-        .memory(&device.floats(&up))
-        .memory(&gate)
-        .items([100, 1, 1]);
-    assert!(error(&read_floats(&gate), &want) < 1e-6);
-}
-
-pub fn add(device: &Device) {
-    let mut random = Random::new(5);
-    let (x, y) = (random.normals(60, 1.0), random.normals(60, 1.0));
-    let sum: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
-    let block = device.floats(&x);
-    device.call(ADD, &[]).memory(&block).memory(&device.floats(&y)).items([60, 1, 1]);
-    assert_eq!(read_floats(&block), sum);
-
-    let biased: Vec<f32> = sum.iter().enumerate().map(|(i, x)| x + y[i % 20]).collect();
-    device
-        .call(ADD_BIAS, &[])
-        .memory(&block)
-        .memory(&device.block(&unit(&y[..20])))
-        .u64(OFFSET as u64)
-        .items([20, 3, 1]);
-    assert_eq!(read_floats(&block), biased);
-}
+const EPSILON: f32 = 1e-5;
+const UNTOUCHED: u16 = 0x1234;
 
 /// Numbers around every boundary of half precision.
-fn to_round(count: usize) -> Vec<f32> {
+fn to_round(values: &mut [f32]) {
     let edges = [0.0, -0.0, 65504.0, 65519.9, 65520.0, -1e9, 6e-8, 2.9e-8, 1e-30, 6.1e-5, 2049.0];
-    let mut values = Random::new(6).normals(count, 10.0);
     values[..edges.len()].copy_from_slice(&edges);
-    values
 }
 
-pub fn to_half(device: &Device) {
-    let values = to_round(64);
-    let block = device.halves(&[0x7e00; 64]);
-    device.call(TO_HALF, &[]).memory(&device.floats(&values)).memory(&block).items([8, 1, 1]);
-    assert_eq!(read_halves(&block), halves(&values));
+/// Of each chunk that is there.
+fn chunk_values(chunks: &Chunks, chunk_values: usize) -> Vec<Vec<u16>> {
+    let all: Vec<u16> = chunks.blocks.iter().flat_map(read_halves).collect();
+    // The last chunk lies first.
+    all.chunks_exact(chunk_values).rev().map(Vec::from).collect()
 }
 
-/// Tokens 250 to 265 of a context: into two chunks, and nowhere else.
-pub fn kv_store(device: &Device) {
-    const UNTOUCHED: u16 = 0x1234;
-    let (heads, head_dim, position, tokens) = (2, 32, 250, 16);
-    let k = to_round(tokens * heads * head_dim);
-    let v = Random::new(8).normals(k.len(), 1.0);
-    let mut want = vec![vec![UNTOUCHED; 2 * heads * 256 * head_dim]; 2];
-    let (rounded_k, rounded_v) = (halves(&k), halves(&v));
-    for token in 0..tokens {
-        for head in 0..heads {
-            let (chunk, row) = ((position + token) / 256, (position + token) % 256);
-            let from = (token * heads + head) * head_dim;
-            let to = (head * 256 + row) * head_dim;
-            let block = heads * 256 * head_dim;
-            want[chunk][to..to + head_dim].copy_from_slice(&rounded_k[from..from + head_dim]);
-            want[chunk][block + to..block + to + head_dim]
-                .copy_from_slice(&rounded_v[from..from + head_dim]);
+/// Queries against an oracle; keys and values in their rows of the chunks and nowhere else.
+pub fn heads(device: &Device, case: Heads) {
+    let Heads { heads, kv_heads, head_dim, tokens, position, .. } = case;
+    let scale = 0.25;
+    let mut random = Random::new(head_dim as u64);
+    let rows = heads + 2 * kv_heads;
+    let mut x = random.normals(tokens * rows * head_dim, 2.0);
+    to_round(&mut x[(heads + kv_heads) * head_dim..]);
+    let (q_norm, k_norm) = (random.normals(head_dim, 1.0), random.normals(head_dim, 1.0));
+    let place = |token: usize| (position as usize + token) / 256 - position as usize / 256;
+    let mut want = vec![vec![UNTOUCHED; 2 * kv_heads * 256 * head_dim]; place(tokens - 1) + 1];
+    let (mut want_q, mut want_k, mut key_places) = (vec![], vec![], vec![]);
+    for (index, from) in x.chunks_exact(head_dim).enumerate() {
+        let (token, head) = (index / rows, index % rows);
+        if head < heads {
+            want_q.extend(case.head(from, &q_norm, token, scale));
+            continue;
+        }
+        let row = (head - heads) * 256 + (position as usize + token) % 256;
+        let to = row * head_dim..(row + 1) * head_dim;
+        if head < heads + kv_heads {
+            want_k.extend(case.head(from, &k_norm, token, 1.0));
+            key_places.push((place(token), to));
+        } else {
+            want[place(token)][to].copy_from_slice(&halves(from));
         }
     }
-    let untouched = vec![UNTOUCHED; want[0].len()];
-    let chunks = device.chunks(&[Some(untouched.clone()), Some(untouched), None]);
+    // Chunks before the first new token are not there.
+    let first = position as usize / 256;
+    let mut chunks = vec![None; first];
+    chunks.extend(want.iter().map(|chunk| Some(vec![UNTOUCHED; chunk.len()])));
+    chunks.push(None);
+    let chunks = device.chunks(&chunks);
+    let unit = device.block(&unit(&[q_norm, k_norm].concat()));
+    let place_of = |place: usize| if case.has_norms { place as u64 } else { NOWHERE };
+    let q = device.floats(&vec![f32::NAN; want_q.len()]);
     device
-        .call(KV_STORE, &[("MZ_HEAD_DIM", 32)])
-        .memory(&device.floats(&k))
-        .memory(&device.floats(&v))
+        .call(HEADS, &[heads_macro(head_dim as u32)])
+        .memory(&device.floats(&x))
+        .memory(&q)
         .table(&chunks)
+        .memory(&device.floats(&case.frequencies()))
+        .memory(&unit)
+        .u64(place_of(OFFSET))
+        .u64(place_of(OFFSET + 4 * head_dim))
+        .f32(EPSILON)
         .u32(heads)
+        .u32(kv_heads)
         .u32(position)
+        .u32(u32::from(case.is_adjacent))
+        .f32(scale)
+        .u32(u32::from(case.is_half))
         .pool(&chunks)
-        .items([head_dim / 8, heads, tokens]);
-    let have: Vec<u16> = chunks.blocks.iter().flat_map(read_halves).collect();
-    // The last chunk lies first.
-    want.reverse();
-    assert_eq!(have, want.concat());
+        .launch(heads_launch(heads, kv_heads, tokens));
+    let (have_q, tolerance) = match case.is_half {
+        false => (read_floats(&q), 1e-5),
+        true => (wide(&read_halves(&q)[..want_q.len()]), 1e-3),
+    };
+    let worst = error(&have_q, &want_q);
+    assert!(worst < tolerance, "{case:?}: queries {worst:e}");
+    let mut have = chunk_values(&chunks, want[0].len());
+    let mut have_k = vec![];
+    for (chunk, range) in key_places {
+        have_k.extend(wide(&have[chunk][range.clone()]));
+        have[chunk][range].fill(UNTOUCHED);
+    }
+    let worst = error(&have_k, &want_k);
+    assert!(worst < 1e-3, "{case:?}: keys {worst:e}");
+    assert_eq!(have, want, "{case:?}");
 }
 
 pub fn argmax(device: &Device) {
@@ -198,28 +214,20 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
-fn rotary_turns_both_kinds_of_pairs() {
+fn heads_are_normalised_rotated_and_stored() {
     let Some(device) = Device::any() else { return };
-    for position in [0, 1, 4095, 262_000] {
-        rotary(&device, true, position);
-        rotary(&device, false, position);
+    for position in [0, 251, 4095, 262_000] {
+        for is_adjacent in [true, false] {
+            let case = Heads { is_adjacent, ..Heads::new(32, position) };
+            heads(&device, case);
+            heads(&device, Heads { has_norms: false, is_half: true, ..case });
+        }
     }
-}
-
-#[test]
-fn pointwise_kernels_compute_what_they_say() {
-    let Some(device) = Device::any() else { return };
-    swiglu(&device);
-    add(&device);
-    to_half(&device);
-}
-
-#[test]
-fn new_keys_and_values_go_to_their_rows_alone() {
-    let Some(device) = Device::any() else { return };
-    kv_store(&device);
+    for head_dim in [40, 128, 256] {
+        heads(&device, Heads { is_adjacent: false, ..Heads::new(head_dim, 300) });
+    }
     let Some(device) = device.with_table(Table::Offsets) else { return };
-    kv_store(&device);
+    heads(&device, Heads::new(64, 251));
 }
 
 #[test]
@@ -235,11 +243,7 @@ fn half_precision_and_subgroup_builds_compute_the_same_layer() {
         return;
     };
     rms_norm(&device, 3, 576);
-    rms_norm(&device, 3, 64);
-    rotary(&device, true, 4095);
-    swiglu(&device);
-    add(&device);
-    to_half(&device);
-    kv_store(&device);
+    heads(&device, Heads::new(64, 4095));
+    heads(&device, Heads { is_half: true, ..Heads::new(128, 250) });
     argmax(&device);
 }

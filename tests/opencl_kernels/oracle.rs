@@ -62,8 +62,7 @@ impl Attention<'_> {
 }
 
 /// `y[token][row] = w[row] . x[token]`.
-pub fn product(w: &[f32], x: &[f32], columns: usize) -> Vec<f64> {
-    let dot =
-        |w: &[f32], x: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+pub fn product(w: &[f32], x: &[f64], columns: usize) -> Vec<f64> {
+    let dot = |w: &[f32], x: &[f64]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
     x.chunks_exact(columns).flat_map(|x| w.chunks_exact(columns).map(move |w| dot(w, x))).collect()
 }

@@ -5,7 +5,7 @@ use crate::cli;
 use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
 use crate::paths::{self, CacheDir};
-use crate::sample::Sampler;
+use crate::sample::{Sampler, unusable};
 use crate::text::{Tokenizer, Vocabulary};
 use indicatif::ProgressBar;
 use mzcache::arena::{Arena, Sizer};
@@ -138,11 +138,11 @@ impl Engine {
         let mut answer = Answer::default();
         let mut failure = None;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let generated = self.session.generate(question, count, |logits| {
+        let mut take = |picked: Outcome<u32>| {
             if answer.tokens.is_empty() {
                 answer.first_token = start.elapsed();
             }
-            let picked = sampler.pick(logits).and_then(|token| {
+            let taken = picked.and_then(|token| {
                 if stops.contains(&token) {
                     return Ok(None);
                 }
@@ -150,11 +150,18 @@ impl Engine {
                 answer.tokens.push(token);
                 Ok(Some(token))
             });
-            picked.unwrap_or_else(|error| {
+            taken.unwrap_or_else(|error| {
                 failure = Some(error);
                 None
             })
-        });
+        };
+        let session = &mut self.session;
+        let generated = match sampler.is_greedy() {
+            true => {
+                session.generate_greedy(question, count, |best| take(best.ok_or_else(unusable)))
+            }
+            false => session.generate(question, count, |logits| take(sampler.pick(logits))),
+        };
         if let Some(failure) = failure {
             return Err(failure);
         }

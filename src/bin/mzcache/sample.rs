@@ -57,14 +57,16 @@ impl Sampler {
         Ok(Sampler { settings, random: Random::new(settings.seed), candidates: Vec::new() })
     }
 
+    /// Whether the most likely token is always picked, so that nothing but that token is needed.
+    pub fn is_greedy(&self) -> bool {
+        self.settings.temperature == 0.0
+    }
+
     /// The next token's id; fails if no logit is usable.
     pub fn pick(&mut self, logits: &[f32]) -> Outcome<u32> {
-        let best = greedy(logits).ok_or_else(|| {
-            Failure::new("the model gave no usable number for the next token")
-                .hint("the model file is damaged, or of a kind that this build computes wrongly")
-        })?;
+        let best = greedy(logits).ok_or_else(unusable)?;
         // An infinite logit leaves no probability to the others.
-        if self.settings.temperature == 0.0 || best.logit == f32::INFINITY {
+        if self.is_greedy() || best.logit == f32::INFINITY {
             return Ok(best.id);
         }
         self.gather(logits);
@@ -131,6 +133,12 @@ impl Sampler {
         // Rounding may leave a crumb at the end.
         self.candidates.last().map(|candidate| candidate.id)
     }
+}
+
+/// Why nothing can be picked.
+pub fn unusable() -> Failure {
+    Failure::new("the model gave no usable number for the next token")
+        .hint("the model file is damaged, or of a kind that this build computes wrongly")
 }
 
 fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {

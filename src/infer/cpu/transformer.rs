@@ -6,9 +6,9 @@ use super::linear::{self, Engine, Finish, Product, multiply};
 use super::pointwise::{Rotation, add, rms_norm, rms_norm_in_place, scale};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
-use crate::infer::Memory;
 use crate::infer::model::{Layer, Model, Shape};
 use crate::infer::names::Role;
+use crate::infer::{Memory, Part, Watch};
 use crate::kernel::math::MathKernels;
 use crate::limits::{BATCH_TOKENS_MAX, WORKERS_MAX};
 use crate::port::{RowReader, Team};
@@ -92,6 +92,7 @@ pub struct Transformer {
     kernels: MathKernels,
     config: ComputeConfig,
     work: Workspace,
+    watch: Option<&'static dyn Watch>,
 }
 
 /// Activations; the comments give features, all times the batch's lanes.
@@ -196,12 +197,17 @@ impl Transformer {
             row,
             logits,
         };
-        Ok(Transformer { model, kernels, config, work })
+        Ok(Transformer { model, kernels, config, work, watch: None })
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Who hears of every part from now on.
+    pub fn watch(&mut self, watch: Option<&'static dyn Watch>) {
+        self.watch = watch;
     }
 
     /// Computes `tokens`, the first of which has position `position` in the context: appends their
@@ -240,9 +246,12 @@ impl Transformer {
     ) -> Result<()> {
         let workers = self.config.workers_max.min(ports.team.width()).max(1);
         let engine = Engine { kernels: &self.kernels, team: ports.team, workers };
+        let watch = self.watch;
+        let computed = |part| watch.iter().for_each(|watch| watch.computed(part));
         self.work.embed(&self.model, &self.kernels, ports.rows, tokens, batch)?;
         let Workspace { cos, sin, .. } = &mut self.work;
         Rotation { cos, sin }.prepare(self.model.rope_frequencies, batch);
+        computed(Part::Start);
         for (index, layer) in (0..self.model.shape.layers).zip(self.model.layers) {
             let index = LayerIndex::new(index);
             let unit = ports.memory.weights(index)?;
@@ -254,11 +263,14 @@ impl Transformer {
                 index,
                 &unit,
                 batch,
+                computed,
             )?;
             self.work.feed_forward_block(engine, &self.model.shape, layer, &unit, batch)?;
+            computed(Part::FeedForward);
         }
         if logit_rows > 0 {
             self.work.head(engine, ports, &self.model, batch, logit_rows)?;
+            computed(Part::Head);
         }
         Ok(())
     }
@@ -300,6 +312,7 @@ impl Workspace {
         index: LayerIndex,
         unit: &[u8],
         batch: &Batch,
+        computed: impl Fn(Part),
     ) -> Result<()> {
         let (lanes, width, epsilon) = (batch.lanes(), batch.width, shape.norm_epsilon);
         let x = &mut self.x[..shape.hidden * lanes];
@@ -315,6 +328,7 @@ impl Workspace {
             product(layer, Role::V, Role::VBias, v),
         ];
         multiply(engine, unit, products, h, batch, self.scratch, Finish::Plain)?;
+        computed(Part::Project);
         for (role, values) in [(Role::QNorm, &mut *q), (Role::KNorm, &mut *k)] {
             if let Some(norm) = layer.optional(role) {
                 rms_norm_in_place(engine.kernels, values, unit, norm, epsilon, width)?;
@@ -326,11 +340,14 @@ impl Workspace {
         scale(q, 1.0 / f32::from(shape.head_dim).sqrt());
         ports.memory.wait_kv(index)?;
         write_kv(ports.memory, index, shape, batch, k, v)?;
+        computed(Part::Heads);
         let a = &mut self.a[..shape.query_values() * lanes];
         attend(engine, ports.memory, index, shape, batch, q, a, self.state, self.scratch)?;
+        computed(Part::Attention);
         let products = [product(layer, Role::AttnOutput, Role::AttnOutputBias, h)];
         multiply(engine, unit, products, a, batch, self.scratch, Finish::Plain)?;
         add(x, h);
+        computed(Part::Output);
         Ok(())
     }
 

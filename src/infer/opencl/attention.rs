@@ -6,8 +6,11 @@ use super::launch::Call;
 use super::layer::Stage;
 use super::programs::{Attention, FewSizes, attention_shape, number};
 use crate::error::Result;
+use crate::infer::Part;
 use crate::infer::cpu::ComputeConfig;
-use crate::kernel::opencl::{AttentionMatrix, AttentionStream};
+use crate::infer::model::{Architecture, Layer};
+use crate::infer::names::Role;
+use crate::kernel::opencl::{AttentionMatrix, AttentionStream, heads_launch};
 use crate::port::DeviceRegion;
 use crate::port::opencl::Block;
 
@@ -70,19 +73,17 @@ fn stream_groups(units: u32) -> u32 {
 
 impl Stage<'_> {
     /// Appends keys and values, then attends to all.
-    pub(super) fn attend(&mut self, chunks: &Chunks<'_>, table: DeviceRegion) -> Result<()> {
-        let shape = self.shape;
-        let kv_heads = usize::from(shape.kv_heads);
-        Call::new(&mut self.programs.attention.kv_store)
-            .memory(self.work.k.region())
-            .memory(self.work.v.region())
-            .memory(table)
-            .number(kv_heads)
-            .word(self.position)
-            .pool(chunks.pool)
-            .listed(shared(chunks, chunks.tails))
-            .items(self.queue, [usize::from(shape.head_dim) / 8, kv_heads, self.tokens])?;
-        let q = self.queries()?;
+    pub(super) fn attend(
+        &mut self,
+        layer: &Layer,
+        unit: DeviceRegion,
+        chunks: &Chunks<'_>,
+        table: DeviceRegion,
+    ) -> Result<()> {
+        self.queue.part(Part::Heads);
+        self.finish_heads(layer, unit, chunks, table)?;
+        self.queue.part(Part::Attention);
+        let q = self.work.q.region();
         match self.programs.attention.sizes(self.tokens) {
             Some(FewSizes::Stream(sizes)) => self.stream(sizes, q, chunks, table),
             Some(FewSizes::Matrix(sizes)) => self.matrix(sizes, q, chunks, table),
@@ -90,20 +91,37 @@ impl Stage<'_> {
         }
     }
 
-    /// Queries in the type that attention takes.
-    fn queries(&mut self) -> Result<DeviceRegion> {
-        let q = self.work.q.region();
-        let attention = &mut self.programs.attention;
-        let takes_halves = attention.takes_halves(self.tokens);
-        let (true, Some(kernel), Some(halves)) =
-            (takes_halves, &mut attention.to_half, &self.work.halves)
-        else {
-            return Ok(q);
-        };
-        let halves = halves.region();
-        let count = self.tokens * self.shape.query_values() / 8;
-        Call::new(kernel).memory(q).memory(halves).items(self.queue, [count, 1, 1])?;
-        Ok(halves)
+    /// Norms where the model has them, rotation and scale; queries in the type that attention
+    /// takes, keys and values into the chunks.
+    fn finish_heads(
+        &mut self,
+        layer: &Layer,
+        unit: DeviceRegion,
+        chunks: &Chunks<'_>,
+        table: DeviceRegion,
+    ) -> Result<()> {
+        let shape = self.shape;
+        let is_half = self.programs.attention.takes_halves(self.tokens);
+        let is_adjacent = shape.architecture == Architecture::Llama;
+        let kv_heads = usize::from(shape.kv_heads);
+        Call::new(&mut self.programs.heads)
+            .memory(self.work.qkv.region())
+            .memory(self.work.q.region())
+            .memory(table)
+            .memory(self.work.frequencies.region())
+            .memory(unit)
+            .place(unit, layer.optional(Role::QNorm))
+            .place(unit, layer.optional(Role::KNorm))
+            .float(shape.norm_epsilon)
+            .number(shape.heads)
+            .number(kv_heads)
+            .word(self.position)
+            .word(is_adjacent.into())
+            .float(1.0 / f32::from(shape.head_dim).sqrt())
+            .word(is_half.into())
+            .pool(chunks.pool)
+            .listed(shared(chunks, chunks.tails))
+            .launch(&self.queue, heads_launch(shape.heads, kv_heads, self.tokens))
     }
 
     fn stream(
@@ -134,14 +152,14 @@ impl Stage<'_> {
             .word(split_chunks)
             .pool(chunks.pool)
             .listed(shared(chunks, chunks.entries))
-            .launch(self.queue, sizes.launch(splits))?;
+            .launch(&self.queue, sizes.launch(splits))?;
         Call::new(&mut attention.combine)
             .memory(partial)
             .memory(state)
             .memory(self.work.a.region())
             .word(attention_shape(self.shape, self.tokens).rows_all())
             .word(splits)
-            .launch(self.queue, sizes.combine_launch())
+            .launch(&self.queue, sizes.combine_launch())
     }
 
     fn matrix(
@@ -171,7 +189,7 @@ impl Stage<'_> {
             .word(split.warp_steps)
             .pool(chunks.pool)
             .listed(shared(chunks, chunks.entries))
-            .launch(self.queue, sizes.launch(split.splits))
+            .launch(&self.queue, sizes.launch(split.splits))
     }
 
     fn tile(&mut self, q: DeviceRegion, chunks: &Chunks<'_>, table: DeviceRegion) -> Result<()> {
@@ -191,7 +209,7 @@ impl Stage<'_> {
             .float(0.0)
             .pool(chunks.pool)
             .listed(shared(chunks, chunks.entries))
-            .launch(self.queue, launch)
+            .launch(&self.queue, launch)
     }
 }
 

@@ -130,9 +130,9 @@ impl Flight {
         Ok(Chunks { entries, tails: &entries[tails], pool })
     }
 
-    /// The last command that uses what a unit's place holds.
-    pub(super) fn until(&mut self, unit: LayerIndex, done: Event) {
-        self.layer(unit).done = Some(done);
+    /// The last command that uses what a unit's place holds, unless it has run.
+    pub(super) fn until(&mut self, unit: LayerIndex, done: Option<Event>) {
+        self.layer(unit).done = done;
     }
 
     /// Lets everything go; the queue was waited for.

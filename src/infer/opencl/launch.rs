@@ -1,10 +1,52 @@
-//! One command: a kernel and its arguments in order.
+//! One command: a kernel and its arguments in order, and the queue it goes to.
 
 use super::programs::number;
 use crate::error::Result;
-use crate::kernel::opencl::Launch;
+use crate::infer::model::Tensor;
+use crate::infer::{Part, Watch};
+use crate::kernel::opencl::{Launch, NOWHERE};
 use crate::port::DeviceRegion;
 use crate::port::opencl::{Event, Kernel, Queue, WorkSize};
+
+/// Where the commands of a pass go, and who hears of them.
+pub(super) struct Commands<'a> {
+    queue: &'a Queue,
+    watch: Option<&'a dyn Watch>,
+    part: Part,
+}
+
+impl<'a> Commands<'a> {
+    pub(super) fn new(queue: &'a Queue, watch: Option<&'a dyn Watch>) -> Self {
+        Commands { queue, watch, part: Part::Start }
+    }
+
+    /// What the next commands belong to.
+    pub(super) fn part(&mut self, part: Part) {
+        self.part = part;
+    }
+
+    pub(super) fn flush(&self) -> Result<()> {
+        self.queue.flush()
+    }
+
+    fn run(&self, kernel: &Kernel, size: WorkSize) -> Result<()> {
+        let Some(watch) = self.watch else { return self.queue.run(kernel, size) };
+        let event = self.queue.run_after(kernel, size, &[])?;
+        watch.enqueued(self.part, kernel.name(), event);
+        Ok(())
+    }
+
+    /// The command's completion, or nothing if it has run already.
+    fn run_event(&self, kernel: &Kernel, size: WorkSize) -> Result<Option<Event>> {
+        if self.watch.is_none() {
+            return self.queue.run_after(kernel, size, &[]).map(Some);
+        }
+        // The event goes to the one who watches.
+        self.run(kernel, size)?;
+        self.queue.finish()?;
+        Ok(None)
+    }
+}
 
 /// A kernel whose arguments are being set. The first failure is the answer at the end.
 pub(super) struct Call<'a> {
@@ -30,11 +72,13 @@ impl<'a> Call<'a> {
         self.set(|kernel, index| kernel.set_memory(index, region))
     }
 
-    /// A tensor: the unit, and where in it the tensor starts.
-    pub(super) fn tensor(self, unit: DeviceRegion, offset: usize) -> Self {
-        // Of a buffer the kernel gets the whole, and the unit's place in it with the offset.
-        let offset = u64::try_from(offset).unwrap_or(u64::MAX).saturating_add(unit.offset);
-        self.memory(unit).set(|kernel, index| kernel.set_value(index, offset))
+    /// Where in its unit a tensor starts, or that it is not there.
+    pub(super) fn place(self, unit: DeviceRegion, tensor: Option<&Tensor>) -> Self {
+        // Of a buffer the kernel gets the whole, so the unit's place in it counts.
+        let place = tensor.map_or(NOWHERE, |tensor| {
+            u64::try_from(tensor.offset).unwrap_or(u64::MAX).saturating_add(unit.offset)
+        });
+        self.set(|kernel, index| kernel.set_value(index, place))
     }
 
     pub(super) fn number(self, value: usize) -> Self {
@@ -64,20 +108,18 @@ impl<'a> Call<'a> {
         Call { kernel, next, result }
     }
 
-    pub(super) fn launch(self, queue: &Queue, launch: Launch) -> Result<()> {
+    pub(super) fn launch(self, commands: &Commands<'_>, launch: Launch) -> Result<()> {
         self.result?;
-        queue.run(self.kernel, WorkSize::groups(launch.groups, launch.local))
+        commands.run(self.kernel, WorkSize::groups(launch.groups, launch.local))
     }
 
-    /// Work-items in groups of the driver's choice.
-    pub(super) fn items(self, queue: &Queue, global: [usize; 3]) -> Result<()> {
+    /// The same, with the command's completion: nothing if it has run already.
+    pub(super) fn launch_event(
+        self,
+        commands: &Commands<'_>,
+        launch: Launch,
+    ) -> Result<Option<Event>> {
         self.result?;
-        queue.run(self.kernel, WorkSize { global, local: None })
-    }
-
-    /// The same, with the command's completion.
-    pub(super) fn items_event(self, queue: &Queue, global: [usize; 3]) -> Result<Event> {
-        self.result?;
-        queue.run_after(self.kernel, WorkSize { global, local: None }, &[])
+        commands.run_event(self.kernel, WorkSize::groups(launch.groups, launch.local))
     }
 }

@@ -2,40 +2,40 @@
 
 use super::Accelerator;
 use super::attention::Scratch;
-use super::launch::Call;
-use super::programs::{Programs, class_of, lanes, weights_of};
+use super::launch::{Call, Commands};
+use super::product::{Matrix, Product};
+use super::programs::{Programs, lanes};
 use crate::arena::view;
 use crate::error::{Code, Error, Result};
+use crate::infer::Part;
 use crate::infer::cpu::ComputeConfig;
-use crate::infer::model::{Architecture, Layer, Model, Shape, Tensor};
+use crate::infer::model::{Layer, Model, Shape};
 use crate::infer::names::Role;
-use crate::kernel::opencl::{RmsNorm, few_launch, many_launch};
+use crate::kernel::opencl::{Finish, argmax_launch};
 use crate::port::DeviceRegion;
-use crate::port::opencl::{Block, Event, Kernel, Queue};
+use crate::port::opencl::{Block, Event};
 
 /// Device memory of one batch; the comments give single-precision values a token.
 pub(super) struct Activations {
     /// Residual stream: hidden.
     pub(super) x: Block,
-    /// Normalised input or output of a part: hidden.
+    /// Normalised input of a part, where that is kept: hidden.
     pub(super) h: Block,
-    /// Queries: heads * head_dim.
+    /// Queries, keys and values as they are projected: (heads + 2 kv_heads) * head_dim.
+    pub(super) qkv: Block,
+    /// Queries as attention takes them: heads * head_dim.
     pub(super) q: Block,
     /// Attention output: heads * head_dim.
     pub(super) a: Block,
-    /// Keys, values: kv_heads * head_dim.
-    pub(super) k: Block,
-    pub(super) v: Block,
-    /// Gate, up: feed_forward.
-    gate: Block,
-    up: Block,
+    /// Gated values: feed_forward.
+    gated: Block,
     /// `[row][vocabulary]`.
     pub(super) logits: Block,
-    /// Queries as halves, for half arithmetic.
-    pub(super) halves: Option<Block>,
+    /// Index of the largest logit of the last token.
+    pub(super) best: Block,
     pub(super) scratch: Scratch,
     /// Radians a token of each rotary pair.
-    frequencies: Block,
+    pub(super) frequencies: Block,
 }
 
 impl Activations {
@@ -59,17 +59,12 @@ impl Activations {
         Ok(Activations {
             x: block(shape.hidden * lanes_max)?,
             h: block(shape.hidden * lanes_max.max(rows_max))?,
+            qkv: block((shape.query_values() + 2 * shape.kv_values()) * lanes_max)?,
             q: block(shape.query_values() * lanes_max)?,
             a: block(shape.query_values() * lanes_max)?,
-            k: block(shape.kv_values() * lanes_max)?,
-            v: block(shape.kv_values() * lanes_max)?,
-            gate: block(shape.feed_forward * lanes_max)?,
-            up: block(shape.feed_forward * lanes_max)?,
+            gated: block(shape.feed_forward * lanes_max)?,
             logits: block(shape.vocabulary * rows_max)?,
-            halves: match programs.attention.to_half.is_some() {
-                true => Some(block(shape.query_values() * lanes_max)?),
-                false => None,
-            },
+            best: block(1)?,
             scratch: Scratch::new(accelerator, &programs.attention, config, columns)?,
             frequencies,
         })
@@ -78,7 +73,7 @@ impl Activations {
 
 /// What the commands of a batch have in common.
 pub(super) struct Stage<'a> {
-    pub(super) queue: &'a Queue,
+    pub(super) queue: Commands<'a>,
     pub(super) programs: &'a mut Programs,
     pub(super) work: &'a mut Activations,
     pub(super) shape: &'a Shape,
@@ -93,167 +88,93 @@ impl<'a> Stage<'a> {
     /// A command that changes nothing that is read later, so that a device that sleeps wakes up
     /// while the host waits for the first layer.
     pub(super) fn warm_up(&mut self) -> Result<()> {
-        let h = self.work.h.region();
-        Call::new(&mut self.programs.add).memory(h).memory(h).items(self.queue, [1, 1, 1])?;
+        let (h, best) = (self.work.h.region(), self.work.best.region());
+        self.arg_max(h, best, 1)?;
         self.queue.flush()
     }
 
-    /// What needs the weights alone: from the residual stream to rotated queries and keys.
+    fn arg_max(&mut self, x: DeviceRegion, best: DeviceRegion, values: usize) -> Result<()> {
+        let call = Call::new(&mut self.programs.argmax).memory(x).memory(best).number(values);
+        call.launch(&self.queue, argmax_launch(1))
+    }
+
+    /// What needs the weights alone: queries, keys and values as they are projected.
     pub(super) fn project(&mut self, layer: &Layer, unit: DeviceRegion) -> Result<()> {
-        let work = &self.work;
-        let (x, h) = (work.x.region(), work.h.region());
-        let (q, k, v) = (work.q.region(), work.k.region(), work.v.region());
-        self.norm(layer.tensor(Role::AttnNorm), unit, (x, h), self.tokens)?;
-        self.product((layer, Role::Q, Role::QBias), unit, h, q)?;
-        self.product((layer, Role::K, Role::KBias), unit, h, k)?;
-        self.product((layer, Role::V, Role::VBias), unit, h, v)?;
-        let kv_heads = usize::from(self.shape.kv_heads);
-        let scale = 1.0 / f32::from(self.shape.head_dim).sqrt();
-        self.finish_heads((layer, Role::QNorm), unit, q, self.shape.heads, scale)?;
-        self.finish_heads((layer, Role::KNorm), unit, k, kv_heads, 1.0)?;
+        self.queue.part(Part::Project);
+        let matrices = [
+            Matrix::new(layer, Role::Q, Role::QBias),
+            Matrix::new(layer, Role::K, Role::KBias),
+            Matrix::new(layer, Role::V, Role::VBias),
+        ];
+        self.multiply(Product {
+            unit,
+            matrices: &matrices,
+            x: self.work.x.region(),
+            norm: Some(layer.tensor(Role::AttnNorm)),
+            y: self.work.qkv.region(),
+            finish: Finish::Store,
+            tokens: self.tokens,
+        })?;
         self.queue.flush()
-    }
-
-    /// Norms where the model has them, then rotation and scale.
-    fn finish_heads(
-        &mut self,
-        (layer, role): (&Layer, Role),
-        unit: DeviceRegion,
-        values: DeviceRegion,
-        heads: usize,
-        scale: f32,
-    ) -> Result<()> {
-        let head_dim = usize::from(self.shape.head_dim);
-        if let (Some(weight), Some((kernel, sizes))) =
-            (layer.optional(role), &mut self.programs.head_norm)
-        {
-            let rows = self.tokens * heads;
-            let norm = (kernel, *sizes);
-            norm_rows(self.queue, norm, weight, unit, (values, values), rows, self.shape)?;
-        }
-        let is_adjacent = match self.shape.architecture {
-            Architecture::Llama => 1,
-            Architecture::Qwen3 => 0,
-        };
-        Call::new(&mut self.programs.rotary)
-            .memory(values)
-            .memory(self.work.frequencies.region())
-            .number(heads)
-            .number(head_dim / 2)
-            .word(self.position)
-            .word(is_adjacent)
-            .float(scale)
-            .items(self.queue, [head_dim / 2, heads, self.tokens])
     }
 
     /// From attention's output to the layer's; the answer is the last command's completion.
-    pub(super) fn feed_forward(&mut self, layer: &Layer, unit: DeviceRegion) -> Result<Event> {
+    pub(super) fn feed_forward(
+        &mut self,
+        layer: &Layer,
+        unit: DeviceRegion,
+    ) -> Result<Option<Event>> {
         let work = &self.work;
-        let (x, h, a) = (work.x.region(), work.h.region(), work.a.region());
-        let (gate, up) = (work.gate.region(), work.up.region());
-        self.product((layer, Role::AttnOutput, Role::AttnOutputBias), unit, a, h)?;
-        self.add()?;
-        self.norm(layer.tensor(Role::FfnNorm), unit, (x, h), self.tokens)?;
-        self.product((layer, Role::Gate, Role::GateBias), unit, h, gate)?;
-        self.product((layer, Role::Up, Role::UpBias), unit, h, up)?;
-        let count = self.tokens * self.shape.feed_forward;
-        Call::new(&mut self.programs.swiglu)
-            .memory(gate)
-            .memory(up)
-            .memory(gate)
-            .items(self.queue, [count, 1, 1])?;
-        self.product((layer, Role::Down, Role::DownBias), unit, gate, h)?;
-        let done = self.add()?;
+        let (x, a, gated) = (work.x.region(), work.a.region(), work.gated.region());
+        let tokens = self.tokens;
+        self.queue.part(Part::Output);
+        let matrices = [Matrix::new(layer, Role::AttnOutput, Role::AttnOutputBias)];
+        let finish = Finish::Add;
+        let output = Product { unit, matrices: &matrices, x: a, norm: None, y: x, finish, tokens };
+        self.multiply(output)?;
+        self.queue.part(Part::FeedForward);
+        let matrices = [
+            Matrix::new(layer, Role::Gate, Role::GateBias),
+            Matrix::new(layer, Role::Up, Role::UpBias),
+        ];
+        let norm = Some(layer.tensor(Role::FfnNorm));
+        let finish = Finish::Pair;
+        self.multiply(Product { unit, matrices: &matrices, x, norm, y: gated, finish, tokens })?;
+        let matrices = [Matrix::new(layer, Role::Down, Role::DownBias)];
+        let down = Product { matrices: &matrices, x: gated, ..output };
+        let done = self.multiply_last(down)?;
         self.queue.flush()?;
         Ok(done)
     }
 
     /// Logits of the last `rows` tokens.
     pub(super) fn head(&mut self, model: &Model, unit: DeviceRegion, rows: usize) -> Result<()> {
+        self.queue.part(Part::Head);
         let row_bytes = self.shape.hidden * size_of::<f32>();
         let Activations { x, h, .. } = &mut *self.work;
-        x.copy_part_to((self.tokens - rows) * row_bytes, h, rows * row_bytes)?;
-        let (h, logits) = (h.region(), self.work.logits.region());
-        self.norm(&model.head.norm, unit, (h, h), rows)?;
-        self.multiply(&model.head.output, unit, (h, logits), rows)?;
+        let x = match self.tokens - rows {
+            0 => x.region(),
+            others => {
+                x.copy_part_to(others * row_bytes, h, rows * row_bytes)?;
+                h.region()
+            }
+        };
+        self.multiply(Product {
+            unit,
+            matrices: &[Matrix { weight: &model.head.output, bias: None }],
+            x,
+            norm: Some(&model.head.norm),
+            y: self.work.logits.region(),
+            finish: Finish::Store,
+            tokens: rows,
+        })?;
         self.queue.flush()
     }
 
-    fn add(&mut self) -> Result<Event> {
-        let (x, h) = (self.work.x.region(), self.work.h.region());
-        let count = self.tokens * self.shape.hidden;
-        Call::new(&mut self.programs.add).memory(x).memory(h).items_event(self.queue, [count, 1, 1])
+    /// The index of the largest logit of the one token whose logits there are.
+    pub(super) fn pick(&mut self) -> Result<()> {
+        let (logits, best) = (self.work.logits.region(), self.work.best.region());
+        self.arg_max(logits, best, self.shape.vocabulary)?;
+        self.queue.flush()
     }
-
-    fn norm(
-        &mut self,
-        weight: &Tensor,
-        unit: DeviceRegion,
-        values: (DeviceRegion, DeviceRegion),
-        rows: usize,
-    ) -> Result<()> {
-        let (kernel, sizes) = &mut self.programs.norm;
-        norm_rows(self.queue, (kernel, *sizes), weight, unit, values, rows, self.shape)
-    }
-
-    fn product(
-        &mut self,
-        (layer, weight, bias): (&Layer, Role, Role),
-        unit: DeviceRegion,
-        x: DeviceRegion,
-        y: DeviceRegion,
-    ) -> Result<()> {
-        self.multiply(layer.tensor(weight), unit, (x, y), self.tokens)?;
-        let (Some(bias), Some(kernel)) = (layer.optional(bias), &mut self.programs.add_bias) else {
-            return Ok(());
-        };
-        let items = [bias.cols, self.tokens, 1];
-        Call::new(kernel).memory(y).tensor(unit, bias.offset).items(self.queue, items)
-    }
-
-    fn multiply(
-        &mut self,
-        weight: &Tensor,
-        unit: DeviceRegion,
-        (x, y): (DeviceRegion, DeviceRegion),
-        tokens: usize,
-    ) -> Result<()> {
-        let products = &mut self.programs.products[weights_of(weight)? as usize];
-        let class = class_of(tokens);
-        let kernel = match class {
-            Some(class) => products.few[class].as_mut(),
-            None => products.many.as_mut(),
-        };
-        let Some(kernel) = kernel else {
-            unreachable!("built for every batch that the configuration allows")
-        };
-        let call = Call::new(kernel)
-            .memory(x)
-            .tensor(unit, weight.offset)
-            .memory(y)
-            .number(weight.rows)
-            .number(weight.cols);
-        match class {
-            Some(_) => call.launch(self.queue, few_launch(weight.rows)),
-            None => call.number(tokens).launch(self.queue, many_launch(weight.rows, tokens)),
-        }
-    }
-}
-
-fn norm_rows(
-    queue: &Queue,
-    (kernel, sizes): (&mut Kernel, RmsNorm),
-    weight: &Tensor,
-    unit: DeviceRegion,
-    (x, y): (DeviceRegion, DeviceRegion),
-    rows: usize,
-    shape: &Shape,
-) -> Result<()> {
-    Call::new(kernel)
-        .memory(x)
-        .tensor(unit, weight.offset)
-        .memory(y)
-        .number(weight.cols)
-        .float(shape.norm_epsilon)
-        .launch(queue, sizes.launch(rows))
 }

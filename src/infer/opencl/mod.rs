@@ -16,6 +16,7 @@ mod attention;
 mod flight;
 mod launch;
 mod layer;
+mod product;
 mod programs;
 mod tables;
 mod transformer;

@@ -10,10 +10,10 @@ use crate::infer::model::{Model, Shape, Tensor};
 use crate::infer::names::Role;
 use crate::kernel::math::WeightType;
 use crate::kernel::opencl::{
-    ADD, ADD_BIAS, ATTENTION_COMBINE, ATTENTION_MATRIX, ATTENTION_STREAM, ATTENTION_TILE,
-    AttentionMatrix, AttentionShape, AttentionStream, AttentionTile, FEW_TOKENS_MAX, HALF,
-    KV_STORE, MATMUL_FEW, MATMUL_MANY, Macro, POOL, RMS_NORM, ROTARY, RmsNorm, STREAM_QUERIES_MAX,
-    SUBGROUP, SWIGLU, Source, TO_HALF, Weights, few_macro,
+    ARGMAX, ATTENTION_COMBINE, ATTENTION_MATRIX, ATTENTION_STREAM, ATTENTION_TILE, AttentionMatrix,
+    AttentionShape, AttentionStream, AttentionTile, FEW_TOKENS_MAX, HALF, HEADS, MATMUL_FEW,
+    MATMUL_MANY, Macro, POOL, RMS_NORM, STREAM_QUERIES_MAX, SUBGROUP, Source, Weights, few_macro,
+    heads_macro,
 };
 use crate::port::opencl::{
     BuildLog, BuildOptions, Compiler, DeviceKind, DriverFamily, Kernel, MemoryMode, Origin,
@@ -116,9 +116,6 @@ pub(super) struct Attention {
     /// More.
     pub(super) many: Option<(Kernel, AttentionTile)>,
     pub(super) combine: Kernel,
-    pub(super) kv_store: Kernel,
-    /// Queries for arithmetic in half precision.
-    pub(super) to_half: Option<Kernel>,
     /// Whether the bodies that do not use matrix units take halves.
     pub(super) takes_halves: bool,
 }
@@ -152,12 +149,10 @@ impl Attention {
 pub(super) struct Programs {
     pub(super) products: [Products; Weights::ALL.len()],
     pub(super) attention: Attention,
-    pub(super) norm: (Kernel, RmsNorm),
-    pub(super) head_norm: Option<(Kernel, RmsNorm)>,
-    pub(super) rotary: Kernel,
-    pub(super) swiglu: Kernel,
-    pub(super) add: Kernel,
-    pub(super) add_bias: Option<Kernel>,
+    pub(super) heads: Kernel,
+    /// Of many tokens; products normalise a few by themselves.
+    pub(super) norm: Option<Kernel>,
+    pub(super) argmax: Kernel,
     pub(super) report: ClReport,
 }
 
@@ -224,21 +219,13 @@ impl Programs {
         check(model)?;
         let mut builder = Builder::new(accelerator, options, log);
         let shape = &model.shape;
-        let head_norm = RmsNorm::new(shape.head_dim.into());
-        let has_bias = |role: Role| model.layers.iter().any(|l| l.optional(role).is_some());
-        let any_bias = Role::ALL.into_iter().filter(|role| role.is_bias()).any(has_bias);
+        let has_many = class_of(config.batch_tokens_max).is_none();
         Ok(Programs {
             products: builder.products(model, config)?,
             attention: builder.attention(shape, config)?,
-            norm: builder.norm(RmsNorm::new(shape.hidden))?,
-            head_norm: match shape.architecture.has_head_norms() {
-                true => Some(builder.norm(head_norm)?),
-                false => None,
-            },
-            rotary: builder.kernel(ROTARY, &[])?,
-            swiglu: builder.kernel(SWIGLU, &[])?,
-            add: builder.kernel(ADD, &[])?,
-            add_bias: if any_bias { Some(builder.kernel(ADD_BIAS, &[])?) } else { None },
+            heads: builder.kernel(HEADS, &[heads_macro(shape.head_dim.into())])?,
+            norm: if has_many { Some(builder.kernel(RMS_NORM, &[])?) } else { None },
+            argmax: builder.kernel(ARGMAX, &[])?,
             report: builder.report,
         })
     }
@@ -321,11 +308,6 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
             few,
             many,
             combine: self.kernel(ATTENTION_COMBINE, &[head_dim])?,
-            kv_store: self.kernel(KV_STORE, &[head_dim])?,
-            to_half: match self.report.is_half || self.report.has_matrix_units {
-                true => Some(self.kernel(TO_HALF, &[])?),
-                false => None,
-            },
             takes_halves: self.report.is_half,
         })
     }
@@ -349,10 +331,6 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
         }
         let sizes = AttentionStream::new(shape, local_bytes).ok_or(NO_SHAPE)?;
         Ok((self.kernel(ATTENTION_STREAM, &sizes.macros())?, FewSizes::Stream(sizes)))
-    }
-
-    fn norm(&mut self, sizes: RmsNorm) -> Result<(Kernel, RmsNorm)> {
-        Ok((self.kernel(RMS_NORM, &sizes.macros())?, sizes))
     }
 
     fn options(&self, macros: &[Macro]) -> Result<BuildOptions> {

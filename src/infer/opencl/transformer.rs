@@ -1,6 +1,7 @@
 //! The forward pass: waits for gates on the host, enqueues layer by layer.
 
 use super::flight::Flight;
+use super::launch::Commands;
 use super::layer::{Activations, Stage};
 use super::programs::Programs;
 use super::tables::Tables;
@@ -8,8 +9,9 @@ use super::{Accelerator, ClOptions, ClReport};
 use crate::arena::{Arena, Sizer, view};
 use crate::error::{Code, Error, Result};
 use crate::infer::cpu::ComputeConfig;
-use crate::infer::{DeviceMemory, Model};
+use crate::infer::{DeviceMemory, Model, Watch};
 use crate::kernel::math::MathKernels;
+use crate::kernel::opencl::ARGMAX_NONE;
 use crate::limits::CHUNK_TOKENS;
 use crate::port::RowReader;
 use crate::port::opencl::{BuildLog, Queue};
@@ -62,6 +64,26 @@ pub struct ClTransformer {
     host: Host,
     queue: Queue,
     units: u32,
+    watch: Option<&'static dyn Watch>,
+}
+
+/// What a pass leaves on the device, of its last tokens.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// Logits of so many.
+    Logits(usize),
+    /// The most likely token after the last one.
+    Best,
+}
+
+impl Wanted {
+    /// Tokens whose logits are computed.
+    const fn rows(self) -> usize {
+        match self {
+            Wanted::Logits(rows) => rows,
+            Wanted::Best => 1,
+        }
+    }
 }
 
 impl ClTransformer {
@@ -109,6 +131,7 @@ impl ClTransformer {
             host,
             queue: accelerator.queue.share()?,
             units: accelerator.device().compute_units,
+            watch: None,
         })
     }
 
@@ -120,6 +143,11 @@ impl ClTransformer {
     /// What building the kernels came to.
     pub fn report(&self) -> &ClReport {
         &self.programs.report
+    }
+
+    /// Who hears of every command from now on. While somebody does, each layer is waited for.
+    pub fn watch(&mut self, watch: Option<&'static dyn Watch>) {
+        self.watch = watch;
     }
 
     /// Calls `see(chunk, entry)` for each entry of a layer's table as the device has it: an
@@ -141,24 +169,7 @@ impl ClTransformer {
         position: u32,
         logit_rows: usize,
     ) -> Result<&[f32]> {
-        let config = self.config.compute;
-        config.check_pass(&self.model.shape, tokens, position, logit_rows)?;
-        let end = u64::from(position).saturating_add(tokens.len() as u64);
-        if end > u64::from(self.config.context_tokens_max.get()) {
-            return Err(Error::new(Code::LimitExceeded, "context_tokens_max").with(end));
-        }
-        let (mut rest, mut position) = (tokens, position);
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(config.batch_tokens(rest.len(), logit_rows));
-            let logit_rows = if later.is_empty() { logit_rows } else { 0 };
-            let enqueued = self.batch(ports, now, position, logit_rows);
-            // Whatever came of it, commands that use leased memory may be under way.
-            let ran = self.queue.finish();
-            self.flight.release_all();
-            enqueued.and(ran)?;
-            position = position.saturating_add(u32::try_from(now.len()).unwrap_or(u32::MAX));
-            rest = later;
-        }
+        self.pass(ports, tokens, position, Wanted::Logits(logit_rows))?;
         let bytes = &mut self.host.logits[..logit_rows * self.model.shape.vocabulary * 4];
         self.work.logits.read(0, bytes)?;
         match view::numbers(bytes) {
@@ -167,12 +178,55 @@ impl ClTransformer {
         }
     }
 
+    /// As [`ClTransformer::forward`], but only the most likely token after the last one comes back
+    /// from the device: the index of the largest logit, the first of equals, `None` where all are
+    /// NaN.
+    pub fn predict(
+        &mut self,
+        ports: ClPorts<'_>,
+        tokens: &[u32],
+        position: u32,
+    ) -> Result<Option<u32>> {
+        self.pass(ports, tokens, position, Wanted::Best)?;
+        let mut bytes = [0; size_of::<u32>()];
+        self.work.best.read(0, &mut bytes)?;
+        Ok(Some(u32::from_ne_bytes(bytes)).filter(|index| *index != ARGMAX_NONE))
+    }
+
+    fn pass(
+        &mut self,
+        ports: ClPorts<'_>,
+        tokens: &[u32],
+        position: u32,
+        wanted: Wanted,
+    ) -> Result<()> {
+        let config = self.config.compute;
+        config.check_pass(&self.model.shape, tokens, position, wanted.rows())?;
+        let end = u64::from(position).saturating_add(tokens.len() as u64);
+        if end > u64::from(self.config.context_tokens_max.get()) {
+            return Err(Error::new(Code::LimitExceeded, "context_tokens_max").with(end));
+        }
+        let (mut rest, mut position) = (tokens, position);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(config.batch_tokens(rest.len(), wanted.rows()));
+            let wanted = if later.is_empty() { wanted } else { Wanted::Logits(0) };
+            let enqueued = self.batch(ports, now, position, wanted);
+            // Whatever came of it, commands that use leased memory may be under way.
+            let ran = self.queue.finish();
+            self.flight.release_all();
+            enqueued.and(ran)?;
+            position = position.saturating_add(u32::try_from(now.len()).unwrap_or(u32::MAX));
+            rest = later;
+        }
+        Ok(())
+    }
+
     fn batch(
         &mut self,
         ports: ClPorts<'_>,
         tokens: &[u32],
         position: u32,
-        logit_rows: usize,
+        wanted: Wanted,
     ) -> Result<()> {
         self.embed(ports.rows, tokens)?;
         let model = &self.model;
@@ -180,7 +234,7 @@ impl ClTransformer {
         let chunk_tokens = usize::from(CHUNK_TOKENS);
         let tails = position as usize / chunk_tokens..end.div_ceil(chunk_tokens);
         let mut stage = Stage {
-            queue: &self.queue,
+            queue: Commands::new(&self.queue, self.watch.map(|watch| watch as &dyn Watch)),
             programs: &mut self.programs,
             work: &mut self.work,
             shape: &model.shape,
@@ -195,15 +249,18 @@ impl ClTransformer {
             stage.project(layer, unit)?;
             let chunks = self.flight.chunks(ports.memory, index, tails.end, tails.clone())?;
             let table = self.tables.update(index.index(), chunks.entries)?;
-            stage.attend(&chunks, table)?;
+            stage.attend(layer, unit, &chunks, table)?;
             let done = stage.feed_forward(layer, unit)?;
             self.flight.until(index, done);
         }
-        if logit_rows > 0 {
+        if wanted.rows() > 0 {
             let unit = self.flight.weights(ports.memory, model.head_unit())?;
-            stage.head(model, unit, logit_rows)?;
+            stage.head(model, unit, wanted.rows())?;
         }
-        Ok(())
+        match wanted {
+            Wanted::Logits(_) => Ok(()),
+            Wanted::Best => stage.pick(),
+        }
     }
 
     /// Embedding rows into the residual stream.

@@ -30,6 +30,9 @@ fn launches_agree_with_the_sources() {
     assert_eq!(defined(MATMUL_MANY, "MANY_TOKENS"), Some(32));
     assert_eq!(item(many_launch(1, 1)), Some(64 / 4 * (32 / 4)));
     assert_eq!(defined(ARGMAX, "ARGMAX_WIDTH"), item(argmax_launch(1)));
+    assert_eq!(defined(RMS_NORM, "NORM_WIDTH"), item(norm_launch(1)));
+    assert_eq!(defined(HEADS, "HEADS_WIDTH"), item(heads_launch(1, 1, 1)));
+    assert!(ARGMAX.pieces[1].contains(&format!("#define ARGMAX_NONE {ARGMAX_NONE:#x}u\n")));
     let stream = AttentionStream::new(shape(16, 8, 128, 8), 1 << 16).unwrap();
     assert_eq!(defined(ATTENTION_COMBINE, "COMBINE_WIDTH"), item(stream.combine_launch()));
     assert_eq!(defined(ATTENTION_TILE, "KEYS"), Some(32));
@@ -39,6 +42,23 @@ fn launches_agree_with_the_sources() {
         let line = format!("#define WEIGHTS_{name} {}\n", weights.format().1);
         assert!(WEIGHTS.contains(&line), "{line}");
     }
+    let finishes = ["STORE", "ADD", "GATE", "PAIR"];
+    for (finish, name) in
+        [Finish::Store, Finish::Add, Finish::Gate, Finish::Pair].into_iter().zip(finishes)
+    {
+        let line = format!("#define FINISH_{name} {}\n", finish.number());
+        assert!(ROWS.contains(&line), "{line}");
+    }
+    assert!(ROWS.contains("#define NOWHERE 0xffffffffffffffffUL\n"));
+}
+
+#[test]
+fn rows_of_a_launch_are_those_of_its_matrices() {
+    assert_eq!(Finish::Store.rows([5, 3, 3]), 11);
+    assert_eq!(Finish::Add.rows([7]), 7);
+    // In fours: two of one matrix, two of the other.
+    assert_eq!(Finish::Pair.rows([6, 6]), 12);
+    assert_eq!(Finish::Pair.rows([5, 5]), 12);
 }
 
 #[test]

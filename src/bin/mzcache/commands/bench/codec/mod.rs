@@ -67,11 +67,19 @@ pub fn run(cache_dir: &CacheDir, options: &Options, console: &mut Console<'_>) -
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let machine = format!("{} cores", speed::cores());
+    let machine = machine();
     match options.json {
         true => console.print_json(&Report { bench: "codec", machine, rows }),
         false => console.print(&table(&machine, &rows)),
     }
+}
+
+/// The processor, where the system says it, and how many cores there are.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let name = name.map_or("processor", |(_, name)| name.trim());
+    format!("{name}, {} cores", speed::cores())
 }
 
 fn too_short(have: usize, need: usize) -> Failure {
@@ -101,33 +109,29 @@ fn ratio(part: usize, whole: usize) -> f64 {
 }
 
 fn table(machine: &str, rows: &[Row]) -> String {
-    let mut text = format!(
-        "{machine}; GB/s of F16 bytes\n{:<9} {:>6} {:>7} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>9} {:>7}\n",
-        "codec",
-        "bits",
-        "saving",
-        "KLD",
-        "top-1",
-        "PPL",
-        "greedy",
-        "pack",
-        "unpack",
-        "all cores",
-        "memcpy"
-    );
+    let head = ["codec", "bits", "saving", "KLD", "top-1", "PPL", "greedy"];
+    let rates = ["pack", "unpack", "all cores", "memcpy"];
+    let mut text = format!("{machine}; GB/s of F16 bytes\n");
+    let mut line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>9}")).collect();
+        text.push_str(cells.concat().trim_end());
+        text.push('\n');
+    };
+    line(&head.into_iter().chain(rates).map(str::to_owned).collect::<Vec<_>>());
     for Row { codec, bits, saving, quality, speed } in rows {
-        text.push_str(&format!(
-            "{codec:<9} {bits:>6.2} {:>5.1} % {:>8.5} {:>5.1} % {:>+5.1} % {:>5.0} % {:>7.2} {:>7.2} {:>9.2} {:>7.2}\n",
-            100.0 * saving,
-            quality.kld,
-            100.0 * quality.top1,
-            100.0 * quality.ppl_change,
-            100.0 * quality.greedy,
-            speed.pack_gb_per_s,
-            speed.unpack_gb_per_s,
-            speed.unpack_all_cores_gb_per_s,
-            speed.memcpy_gb_per_s,
-        ));
+        line(&[
+            codec.clone(),
+            format!("{bits:.2}"),
+            format!("{:.1} %", 100.0 * saving),
+            format!("{:.5}", quality.kld),
+            format!("{:.1} %", 100.0 * quality.top1),
+            format!("{:+.1} %", 100.0 * quality.ppl_change),
+            format!("{:.0} %", 100.0 * quality.greedy),
+            format!("{:.2}", speed.pack_gb_per_s),
+            format!("{:.2}", speed.unpack_gb_per_s),
+            format!("{:.2}", speed.unpack_all_cores_gb_per_s),
+            format!("{:.2}", speed.memcpy_gb_per_s),
+        ]);
     }
     text
 }

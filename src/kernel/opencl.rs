@@ -145,12 +145,35 @@ pub enum Weights {
     Q4_0,
     /// 4-bit codes, a scale and a minimum.
     Q4_1,
+    /// The upper half of IEEE single.
+    Bf16,
+    /// 4-bit codes, with scales and minima of 6 bits.
+    Q4K,
+    /// 6-bit codes, with scales of 8 bits.
+    Q6K,
 }
 
 impl Weights {
     /// All of them, in the order of the numbers in weights.cl.
-    pub const ALL: [Weights; 5] =
-        [Weights::F32, Weights::F16, Weights::Q8_0, Weights::Q4_0, Weights::Q4_1];
+    pub const ALL: [Weights; 8] = [
+        Weights::F32,
+        Weights::F16,
+        Weights::Q8_0,
+        Weights::Q4_0,
+        Weights::Q4_1,
+        Weights::Bf16,
+        Weights::Q4K,
+        Weights::Q6K,
+    ];
+
+    /// Values that are encoded together; rows are multiples of it.
+    pub const fn block_values(self) -> usize {
+        match self {
+            Weights::F32 | Weights::F16 | Weights::Bf16 => 1,
+            Weights::Q8_0 | Weights::Q4_0 | Weights::Q4_1 => 32,
+            Weights::Q4K | Weights::Q6K => 256,
+        }
+    }
 
     /// The macro that chooses it.
     pub const fn format(self) -> Macro {

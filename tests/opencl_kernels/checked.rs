@@ -56,8 +56,9 @@ fn all_kernels() {
     tile(&device, Case::new(2, 2, 32).at(17, 40));
     tile(&device, Case { window: 9, ..Case::new(1, 1, 80).at(18, 270) });
     for format in Weights::ALL {
-        multiply(&device, Product::new(format, 17, 64, 3));
-        multiply(&device, Product::new(format, 5, 64, 17));
+        let columns = 64usize.next_multiple_of(format.block_values());
+        multiply(&device, Product::new(format, 17, columns, 3));
+        multiply(&device, Product::new(format, 5, columns, 17));
     }
     let case = Product { has_bias: true, ..Product::new(Weights::Q8_0, 0, 64, 3) };
     for (tokens, has_norm) in [(3, true), (18, false)] {

@@ -16,6 +16,7 @@
 mod attention;
 mod checked;
 mod device;
+mod encodings;
 mod layer;
 mod matrix;
 mod oracle;

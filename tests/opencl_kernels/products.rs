@@ -1,8 +1,9 @@
 //! Matrix products over weights as model files hold them.
 
 use super::device::{Device, read_floats};
+use super::encodings::encoded;
 use super::oracle::product;
-use super::values::{Random, error, halves, wide};
+use super::values::{Random, error};
 use mzcache::kernel::opencl::{
     FEW_TOKENS_MAX, Finish, MATMUL_FEW, MATMUL_MANY, MATRICES_MAX, NOWHERE, Weights, few_launch,
     few_macro, many_launch,
@@ -14,53 +15,6 @@ const OFFSET: usize = 4096 + 32;
 const BEFORE: usize = 3;
 const BEHIND: usize = 2;
 const EPSILON: f32 = 1e-5;
-
-/// Rows of blocks, and what they decode to.
-fn weights(format: Weights, rows: usize, columns: usize) -> (Vec<u8>, Vec<f32>) {
-    let mut random = Random::new((columns + rows) as u64);
-    let (mut bytes, mut values) = (vec![], vec![]);
-    let half = |random: &mut Random, deviation: f32| {
-        let bits = halves(&[random.normal() * deviation]);
-        (bits[0].to_le_bytes(), wide(&bits)[0])
-    };
-    for _ in 0..rows * columns / 32 {
-        match format {
-            Weights::F32 => {
-                let new = random.normals(32, 1.0);
-                bytes.extend(new.iter().flat_map(|value| value.to_le_bytes()));
-                values.extend(new);
-            }
-            Weights::F16 => {
-                let new = halves(&random.normals(32, 1.0));
-                bytes.extend(new.iter().flat_map(|value| value.to_le_bytes()));
-                values.extend(wide(&new));
-            }
-            Weights::Q8_0 => {
-                let (d, scale) = half(&mut random, 0.01);
-                let codes = random.bytes(32);
-                bytes.extend(d);
-                bytes.extend(&codes);
-                values.extend(codes.iter().map(|code| scale * f32::from(*code as i8)));
-            }
-            Weights::Q4_0 | Weights::Q4_1 => {
-                let (d, scale) = half(&mut random, 0.1);
-                let (m, min) = half(&mut random, 0.5);
-                let codes = random.bytes(16);
-                bytes.extend(d);
-                let has_min = format == Weights::Q4_1;
-                bytes.extend(m.iter().filter(|_| has_min));
-                bytes.extend(&codes);
-                let nibbles =
-                    codes.iter().map(|code| code & 15).chain(codes.iter().map(|code| code >> 4));
-                values.extend(nibbles.map(|code| match has_min {
-                    true => scale * f32::from(code) + min,
-                    false => scale * (f32::from(code) - 8.0),
-                }));
-            }
-        }
-    }
-    (bytes, values)
-}
 
 /// One product.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +78,7 @@ impl Operand {
         if rows == 0 {
             return Operand { weights: NOWHERE, bias: NOWHERE, rows, sums: vec![] };
         }
-        let (tensor, values) = weights(case.format, rows, case.columns);
+        let (tensor, values) = encoded(case.format, rows * case.columns);
         let weights = unit.push(&tensor);
         let mut sums = product(&values, input, case.columns);
         let mut bias = NOWHERE;
@@ -215,8 +169,9 @@ fn normalised(x: &[f32], norm: &[f32]) -> Vec<f64> {
 fn products_for_a_few_tokens_read_every_format() {
     let Some(device) = Device::any() else { return };
     for format in Weights::ALL {
+        let columns = 576usize.next_multiple_of(format.block_values());
         for tokens in [1, 8, 16] {
-            multiply(&device, Case::new(format, 37, 576, tokens));
+            multiply(&device, Case::new(format, 37, columns, tokens));
         }
     }
     for tokens in 1..=16 {
@@ -228,8 +183,9 @@ fn products_for_a_few_tokens_read_every_format() {
 fn products_for_many_tokens_read_every_format() {
     let Some(device) = Device::any() else { return };
     for format in Weights::ALL {
+        let columns = 288usize.next_multiple_of(format.block_values());
         for tokens in [17, 70] {
-            multiply(&device, Case::new(format, 101, 288, tokens));
+            multiply(&device, Case::new(format, 101, columns, tokens));
         }
     }
 }

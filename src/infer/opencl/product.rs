@@ -78,7 +78,7 @@ impl Stage<'_> {
         let product = self.normalise(product)?;
         product.commands(|command| {
             let epsilon = self.shape.norm_epsilon;
-            let (call, launch) = prepare(self.programs, &product, &command, epsilon)?;
+            let (call, launch) = prepare(self.programs, &product, &command, epsilon);
             call.launch(&self.queue, launch)
         })
     }
@@ -89,7 +89,7 @@ impl Stage<'_> {
         let mut done = None;
         product.commands(|command| {
             let epsilon = self.shape.norm_epsilon;
-            let (call, launch) = prepare(self.programs, &product, &command, epsilon)?;
+            let (call, launch) = prepare(self.programs, &product, &command, epsilon);
             done = call.launch_event(&self.queue, launch)?;
             Ok(())
         })?;
@@ -122,11 +122,11 @@ fn prepare<'k>(
     product: &Product<'_>,
     command: &Command<'_>,
     epsilon: f32,
-) -> Result<(Call<'k>, Launch)> {
+) -> (Call<'k>, Launch) {
     let &Product { unit, tokens, .. } = product;
     let &Command { matrices, finish, .. } = command;
     let [Matrix { weight, .. }, ..] = matrices else { unreachable!("a command has a matrix") };
-    let products = &mut programs.products[weights_of(weight)? as usize];
+    let products = &mut programs.products[weights_of(weight) as usize];
     let class = class_of(tokens);
     let kernel = match class {
         Some(class) => products.few[class].as_mut(),
@@ -145,10 +145,10 @@ fn prepare<'k>(
     }
     call = call.memory(product.y).number(command.first).number(command.pitch).word(finish.number());
     let rows = finish.rows(matrices.iter().map(|matrix| matrix.weight.rows));
-    Ok(match class {
+    match class {
         Some(_) => (call.place(unit, product.norm).float(epsilon), few_launch(rows)),
         None => (call.number(tokens), many_launch(rows, tokens)),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -69,16 +69,16 @@ pub(super) fn lanes(tokens: usize) -> usize {
 }
 
 /// The kernels' name of an encoding.
-pub(super) fn weights_of(tensor: &Tensor) -> Result<Weights> {
+pub(super) const fn weights_of(tensor: &Tensor) -> Weights {
     match tensor.kind {
-        WeightType::F32 => Ok(Weights::F32),
-        WeightType::F16 => Ok(Weights::F16),
-        WeightType::Q8_0 => Ok(Weights::Q8_0),
-        WeightType::Q4_0 => Ok(Weights::Q4_0),
-        WeightType::Q4_1 => Ok(Weights::Q4_1),
-        WeightType::Bf16 => Err(Error::new(Code::Unsupported, "BF16 weights on OpenCL")),
-        WeightType::Q4K => Err(Error::new(Code::Unsupported, "Q4_K weights on OpenCL")),
-        WeightType::Q6K => Err(Error::new(Code::Unsupported, "Q6_K weights on OpenCL")),
+        WeightType::F32 => Weights::F32,
+        WeightType::F16 => Weights::F16,
+        WeightType::Bf16 => Weights::Bf16,
+        WeightType::Q8_0 => Weights::Q8_0,
+        WeightType::Q4_0 => Weights::Q4_0,
+        WeightType::Q4_1 => Weights::Q4_1,
+        WeightType::Q4K => Weights::Q4K,
+        WeightType::Q6K => Weights::Q6K,
     }
 }
 
@@ -178,7 +178,6 @@ pub(super) fn check(model: &Model) -> Result<()> {
 }
 
 fn check_matrix(tensor: &Tensor) -> Result<()> {
-    weights_of(tensor)?;
     if !tensor.cols.is_multiple_of(8) {
         return Err(Error::new(Code::Unsupported, "columns on OpenCL").with(tensor.cols));
     }
@@ -261,7 +260,7 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
     ) -> Result<[Products; Weights::ALL.len()]> {
         let mut products: [Products; Weights::ALL.len()] = Default::default();
         for weights in Weights::ALL {
-            let is_it = |tensor: &Tensor| weights_of(tensor) == Ok(weights);
+            let is_it = |tensor: &Tensor| weights_of(tensor) == weights;
             let in_layers = model
                 .layers
                 .iter()
@@ -392,16 +391,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_without_a_kernel_are_refused_by_name() {
+    fn every_encoding_has_a_kernel_of_its_name() {
         for kind in WeightType::ALL {
             let tensor = Tensor { offset: 0, bytes: 0, kind, rows: 1, cols: 256 };
-            match weights_of(&tensor) {
-                Ok(weights) => assert_eq!(std::format!("{weights:?}"), kind.name()),
-                Err(error) => {
-                    assert_eq!(error.code, Code::Unsupported);
-                    assert!(error.what.starts_with(kind.name()), "{}", error.what);
-                }
-            }
+            assert_eq!(std::format!("{:?}", weights_of(&tensor)), std::format!("{kind:?}"));
+            assert_eq!(weights_of(&tensor).block_values(), kind.block_values());
         }
     }
 

@@ -37,7 +37,7 @@ fn launches_agree_with_the_sources() {
     assert_eq!(defined(ATTENTION_COMBINE, "COMBINE_WIDTH"), item(stream.combine_launch()));
     assert_eq!(defined(ATTENTION_TILE, "KEYS"), Some(32));
     assert_eq!(defined(ATTENTION_TILE, "ACROSS"), Some(16));
-    let formats = ["F32", "F16", "Q8_0", "Q4_0", "Q4_1"];
+    let formats = ["F32", "F16", "Q8_0", "Q4_0", "Q4_1", "BF16", "Q4_K", "Q6_K"];
     for (weights, name) in Weights::ALL.into_iter().zip(formats) {
         let line = format!("#define WEIGHTS_{name} {}\n", weights.format().1);
         assert!(WEIGHTS.contains(&line), "{line}");

@@ -24,6 +24,7 @@ mod options;
 mod program;
 mod queue;
 mod regions;
+mod spares;
 mod status;
 
 pub use api::Api;

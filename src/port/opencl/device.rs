@@ -4,6 +4,7 @@ use super::api::*;
 use super::driver::{Driver, DriverFamily, Workarounds};
 use super::info::{Text, Version, number, text, with_bytes};
 use super::library::PLATFORMS_MAX;
+use super::lists;
 use super::status::check;
 use crate::error::{Code, Error, Result};
 use core::ptr;
@@ -139,9 +140,10 @@ impl Devices {
         let mut platforms = [ptr::null_mut(); PLATFORMS_MAX];
         let mut count = 0;
         let room = u32::try_from(PLATFORMS_MAX).unwrap_or(0);
-        // SAFETY: `platforms` has room for as many as the first argument says.
-        let status =
-            unsafe { (api.get_platform_ids)(room, platforms.as_mut_ptr(), &raw mut count) };
+        let status = lists::kept(|| {
+            // SAFETY: `platforms` has room for as many as the first argument says.
+            unsafe { (api.get_platform_ids)(room, platforms.as_mut_ptr(), &raw mut count) }
+        });
         check("OpenCL platform", status)?;
         let mut devices = Devices { list: [const { None }; DEVICES_MAX], count: 0 };
         let mut first_error = None;

@@ -19,6 +19,7 @@ mod driver;
 mod info;
 mod kernel;
 mod library;
+mod lists;
 mod memory;
 mod options;
 mod program;

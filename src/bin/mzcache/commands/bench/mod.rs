@@ -2,6 +2,7 @@
 
 mod attention;
 mod device;
+mod memory;
 
 use super::Console;
 use crate::cli::Bench;
@@ -20,5 +21,6 @@ struct Report<Row> {
 pub fn bench(bench: &Bench, console: &mut Console<'_>) -> Outcome<()> {
     match bench {
         Bench::Attention(options) => attention::run(options, console),
+        Bench::Memory(options) => memory::run(options, console),
     }
 }

@@ -78,7 +78,7 @@ fn use_all(api: &'static Api, directory: &CStr, memory: &mut [u8]) {
         let ready = cache.program(&context, &queue, &source, None, &mut log).unwrap();
         assert_eq!(ready.origin, origin);
         let mut kernel = ready.program.kernel(c"a").unwrap();
-        for mode in [MemoryMode::Fine, MemoryMode::Coarse, MemoryMode::Buffers] {
+        for mode in MemoryMode::ALL {
             let mut block = Block::new(&context, &queue, mode, 256).unwrap();
             block.write(0, &[1; 256]).unwrap();
             kernel.set_memory(0, block.region()).unwrap();
@@ -154,7 +154,7 @@ fn memory_comes_back_when_chunks_are_released() {
     let device = Devices::enumerate(api).unwrap().choose(CHOICE).unwrap();
     let context = Context::new(api, &device).unwrap();
     let queue = Queue::new(&context, false).unwrap();
-    for mode in [MemoryMode::Fine, MemoryMode::Coarse, MemoryMode::Buffers] {
+    for mode in MemoryMode::ALL {
         let port = buffers(&context, &queue, mode);
         // The first time touches memory of the driver's own.
         cycle(&port);
@@ -165,6 +165,17 @@ fn memory_comes_back_when_chunks_are_released() {
         for _ in 0..50 {
             cycle(&port);
         }
+        let after = measure();
+        assert!(after.abs_diff(before) <= TOLERANCE, "{mode:?} went from {before} to {after}");
+    }
+    for mode in [MemoryMode::Fine, MemoryMode::Coarse] {
+        let port = buffers(&context, &queue, mode).with_spares(CHUNKS / 4 * CHUNK);
+        let before = measure();
+        cycle(&port);
+        let kept = measure().saturating_sub(before);
+        let bound = (CHUNKS / 4 * CHUNK) as u64;
+        assert!(kept.abs_diff(bound) <= TOLERANCE, "{mode:?} kept {kept} of {bound}");
+        port.trim();
         let after = measure();
         assert!(after.abs_diff(before) <= TOLERANCE, "{mode:?} went from {before} to {after}");
     }

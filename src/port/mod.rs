@@ -145,6 +145,10 @@ pub unsafe trait SharedMemory: Sync {
     ///
     /// Once for each `begin_host` and `begin_device` that succeeded.
     unsafe fn end(&self, _region: &Region) {}
+
+    /// Gives back to the system what the port keeps of released regions for the next ones, if it
+    /// does that.
+    fn trim(&self) {}
 }
 
 /// Time since some fixed point.

@@ -287,5 +287,6 @@ impl Drop for Runtime {
             }
         }
         self.shared.release_all();
+        self.shared.ports.memory.trim();
     }
 }

@@ -96,17 +96,17 @@ impl Runtime {
         self.wait(layer, Kind::Weights)?;
         self.shared.used(layer)?;
         let slot = self.shared.slot(Unit::Weights(layer));
-        self.shared.buffers.lease(slot).map_err(evicted)
+        self.shared.buffers.lease(slot).map_err(not_resident)
     }
 
     /// Leases a chunk. Wait at the layer's gate before.
     pub fn kv(&self, id: ChunkId) -> Result<Lease<'_>> {
-        self.shared.buffers.lease(self.shared.kv_slot(id)?).map_err(evicted)
+        self.shared.buffers.lease(self.shared.kv_slot(id)?).map_err(not_resident)
     }
 
     /// Takes a chunk to write new tokens to it. Wait at the layer's gate before.
     pub fn kv_mut(&self, id: ChunkId) -> Result<Exclusive<'_>> {
-        self.shared.buffers.lock(self.shared.kv_slot(id)?).map_err(evicted)
+        self.shared.buffers.lock(self.shared.kv_slot(id)?).map_err(not_resident)
     }
 
     /// As [`Runtime::weights`], for an accelerator: it holds the lease until its commands have run.
@@ -184,14 +184,10 @@ impl Runtime {
 }
 
 /// A unit that is leased exclusively or absent after its gate was open was taken by an eviction.
-fn evicted(error: Error) -> Error {
-    Error { code: Code::Cancelled, ..error }
-}
-
-/// The same where the port itself may have failed: its error is not an eviction's.
+/// The port's own failures are none.
 fn not_resident(error: Error) -> Error {
     match error.code {
-        Code::BadState | Code::Leased => evicted(error),
+        Code::BadState | Code::Leased => Error { code: Code::Cancelled, ..error },
         _ => error,
     }
 }

@@ -7,13 +7,13 @@ use mzcache::port::linux::map_arena;
 use mzcache::port::opencl::{Api, BuildLog, Choice, MemoryMode, ProgramCache};
 use mzcache::units::CodecId;
 use mzcache::{Error, Result};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// PoCL 3.1 crashes when two threads compile at once, so one test has the device at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-pub const MODES: [MemoryMode; 3] = [MemoryMode::Fine, MemoryMode::Coarse, MemoryMode::Buffers];
+pub const MODES: [MemoryMode; 3] = MemoryMode::ALL;
 
 /// The library and the name of the device.
 pub struct Platform {
@@ -23,8 +23,13 @@ pub struct Platform {
 }
 
 pub fn platform() -> Option<Platform> {
+    platform_of(c"libOpenCL.so.1")
+}
+
+/// The same through a library that passes everything on to the loader.
+pub fn platform_of(library: &CStr) -> Option<Platform> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    match Api::load(Some(c"libOpenCL.so.1")) {
+    match Api::load(Some(library)) {
         Ok(api) => {
             let name = std::env::var("MZ_TEST_OPENCL_DEVICE");
             let name = name.unwrap_or("portable computing".to_owned());

@@ -7,11 +7,17 @@
 mod broken;
 #[path = "../models/mod.rs"]
 mod models;
+#[path = "../planted/numbers.rs"]
+mod numbers;
+#[path = "../planted/mod.rs"]
+mod planted;
 
 mod commands;
 mod cycles;
 mod device;
 mod failures;
+mod faults;
 mod levels;
+mod lost;
 mod oracles;
 mod order;

@@ -1,7 +1,8 @@
 //! When layers are enqueued, and what is left when a pass ends early.
 
-use crate::device::{Platform, platform, programs};
+use crate::device::{Platform, platform, platform_of, programs};
 use crate::models::{Parts, fixture, oracle, parts};
+use crate::planted::{FAULTS, Planted, plant};
 use mzcache::arena::{Arena, Sizer};
 use mzcache::infer::opencl::{Accelerator, ClConfig, ClOptions, ClPorts, ClTransformer};
 use mzcache::infer::{DeviceMemory, Model, SessionConfig, sample};
@@ -114,6 +115,48 @@ impl Bench {
 
 fn on(platform: &Platform, mode: MemoryMode) -> Option<Bench> {
     platform.accelerator(Some(mode)).map(|accelerator| bench(&accelerator))
+}
+
+/// Looks at what the device has got when the first layer is asked for, which never comes.
+struct First<'a> {
+    library: &'a Planted,
+    commands: Cell<(i32, i32)>,
+}
+
+impl DeviceMemory for First<'_> {
+    fn weights(&self, _layer: LayerIndex) -> Result<DeviceLease<'static>> {
+        let calls = |name| self.library.get(name);
+        self.commands.set((calls(c"clEnqueueNDRangeKernel_calls"), calls(c"clFlush_calls")));
+        Err(Error::new(Code::Cancelled, "gate"))
+    }
+
+    fn wait_kv(&self, _layer: LayerIndex) -> Result<()> {
+        unreachable!("weights come first")
+    }
+
+    fn kv(&self, _id: ChunkId) -> Result<DeviceLease<'static>> {
+        unreachable!("weights come first")
+    }
+
+    fn kv_mut(&self, _id: ChunkId) -> Result<DeviceExclusive<'static>> {
+        unreachable!("weights come first")
+    }
+}
+
+#[test]
+fn the_device_is_woken_before_the_first_layer_is_there() {
+    let library = plant("order-first", FAULTS, true);
+    let Some(platform) = platform_of(&library.path) else { return };
+    let Some(mut bench) = on(&platform, MemoryMode::Coarse) else { return };
+    bench.runtime.begin_pass(TokenCount::new(3)).unwrap();
+    library.set(c"clEnqueueNDRangeKernel_calls", 0);
+    library.set(c"clFlush_calls", 0);
+    let memory = First { library: &library, commands: Cell::default() };
+    let ports = ClPorts { memory: &memory, rows: bench.rows };
+    let error = bench.transformer.forward(ports, &[1, 2, 3], 0, 1).unwrap_err();
+    assert_eq!(error, Error::new(Code::Cancelled, "gate"));
+    // One command, and it is on its way.
+    assert_eq!(memory.commands.get(), (1, 1));
 }
 
 #[test]

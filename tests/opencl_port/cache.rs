@@ -1,7 +1,6 @@
 //! Compiled programs in files, and compilers that are children.
 
-use crate::planted::{FAULTS, plant, set};
-use crate::scratch::scratch;
+use crate::planted::{FAULTS, plant};
 use crate::support::*;
 use mzcache::Code;
 use mzcache::port::opencl::{
@@ -10,14 +9,15 @@ use mzcache::port::opencl::{
 use mzcache::units::Nanos;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A directory, removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        let path = scratch(name);
+        let name = format!("{}-{name}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _absent = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         Directory(path)
@@ -145,7 +145,8 @@ fn a_binary_that_the_driver_refuses_is_compiled_again() {
     let Some(mut f) = fixture("cache-refused", &library.path) else { return };
     let options = f.options();
     assert_eq!(f.origin(SOURCE, &options), Origin::Here);
-    set(&library, c"binary_fails", 1);
+    library.set(c"fail_status", -42);
+    library.set(c"clCreateProgramWithBinary_fails", 1);
     assert_eq!(f.origin(SOURCE, &options), Origin::Here);
     assert_eq!(f.origin(SOURCE, &options), Origin::Cache);
 }

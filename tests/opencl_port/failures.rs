@@ -1,6 +1,6 @@
 //! What is missing or fails gives a typed error, and the process lives.
 
-use crate::planted::{FAULTS, Planted, plant, set};
+use crate::planted::{FAULTS, Planted, plant};
 use crate::support::*;
 use mzcache::arena::{Arena, Sizer};
 use mzcache::port::opencl::{
@@ -141,25 +141,30 @@ fn faulty(name: &str) -> Option<(Planted, Opened)> {
     Some((library, opened))
 }
 
+fn fail(library: &Planted, function: &CStr, times: i32, status: i32) {
+    library.set(c"fail_status", status);
+    library.set(function, times);
+}
+
 #[test]
 fn failing_calls_are_typed_errors_and_the_next_call_works() {
     let Some((library, opened)) = faulty("faults-calls") else { return };
     let (context, queue) = (&opened.context, &opened.queue);
-    set(&library, c"svm_alloc_fails", 1);
+    fail(&library, c"clSVMAlloc_fails", 1, -5);
     let error = Block::new(context, queue, MemoryMode::Fine, 4096).err().unwrap();
     assert_eq!(error, Error::new(Code::OutOfMemory, "clSVMAlloc").with(4096));
     let block = Block::new(context, queue, MemoryMode::Fine, 4096).unwrap();
     let mut kernel = kernel(context, "kernel void a(global float *x) { x[0] = 1; }", c"a");
     kernel.set_memory(0, block.region()).unwrap();
-    set(&library, c"run_fails", 1);
+    fail(&library, c"clEnqueueNDRangeKernel_fails", 1, -4);
     let error = queue.run(&kernel, WorkSize::linear(1, 1)).unwrap_err();
     assert_eq!(error, Error::new(Code::OutOfMemory, "a").with(-4));
     queue.run(&kernel, WorkSize::linear(1, 1)).unwrap();
-    set(&library, c"finish_fails", 1);
+    fail(&library, c"clFinish_fails", 1, -5);
     let error = queue.finish().unwrap_err();
     assert_eq!(error, Error::new(Code::DeviceLost, "clFinish").with(-5));
     queue.finish().unwrap();
-    set(&library, c"map_fails", 1);
+    fail(&library, c"clEnqueueSVMMap_fails", 1, -12);
     let error = Block::new(context, queue, MemoryMode::Coarse, 4096).err().unwrap();
     assert_eq!(error, Error::new(Code::OutOfMemory, "clEnqueueSVMMap").with(-12));
 }
@@ -171,17 +176,15 @@ fn builds_are_repeated_three_times_unless_the_source_is_wrong() {
     let mut memory = vec![0; 1 << 16];
     let mut log = BuildLog::new(&mut memory);
     let mut build = |source: &str| {
-        set(&library, c"builds", 0);
+        library.set(c"clBuildProgram_calls", 0);
         let built =
             Program::build_patiently(&opened.context, &opened.queue, &[source], &options, &mut log);
-        // SAFETY: the library's own int; nobody else uses this library.
-        let builds = unsafe { crate::planted::number(&library, c"builds").read_volatile() };
-        (built.err().map(|error| error.code), builds)
+        (built.err().map(|error| error.code), library.get(c"clBuildProgram_calls"))
     };
     const RIGHT: &str = "kernel void a(global float *x) { x[0] = 1; }";
-    set(&library, c"build_fails", 2);
+    fail(&library, c"clBuildProgram_fails", 2, -6);
     assert_eq!(build(RIGHT), (None, 3));
-    set(&library, c"build_fails", 3);
+    fail(&library, c"clBuildProgram_fails", 3, -6);
     assert_eq!(build(RIGHT), (Some(Code::OutOfMemory), 3));
     assert_eq!(build("nonsense"), (Some(Code::BuildFailed), 1));
 }
@@ -197,8 +200,11 @@ fn shared_buffers_survive_a_failing_driver() {
     let mode = MemoryMode::Coarse;
     let port = DeviceBuffers::new(&mut arena, 1, context, queue, mode, 0).unwrap();
     // With one row, a row that was not given back would show at once.
-    for (fault, what) in [(c"svm_alloc_fails", "clSVMAlloc"), (c"map_fails", "clEnqueueSVMMap")] {
-        set(&library, fault, 1);
+    let faults =
+        [(c"clSVMAlloc_fails", "clSVMAlloc"), (c"clEnqueueSVMMap_fails", "clEnqueueSVMMap")];
+    library.set(c"fail_status", -12);
+    for (fault, what) in faults {
+        library.set(fault, 1);
         let error = port.allocate(Use::Kv, 4096).unwrap_err();
         assert_eq!((error.code, error.what), (Code::OutOfMemory, what));
     }
@@ -207,7 +213,7 @@ fn shared_buffers_survive_a_failing_driver() {
     unsafe {
         port.begin_device(&region).unwrap();
         port.end(&region);
-        set(&library, c"map_fails", 1);
+        fail(&library, c"clEnqueueSVMMap_fails", 1, -12);
         let error = port.begin_host(&region).unwrap_err();
         assert_eq!(error, Error::new(Code::OutOfMemory, "clEnqueueSVMMap").with(-12));
         // It is still the device's, and free for both.
@@ -216,7 +222,7 @@ fn shared_buffers_survive_a_failing_driver() {
         port.begin_host(&region).unwrap();
         port.end(&region);
         // A device that is lost gives its memory back all the same.
-        set(&library, c"finish_fails", 1);
+        fail(&library, c"clFinish_fails", 1, -5);
         port.release(Use::Kv, region);
     }
     let region = port.allocate(Use::Kv, 4096).unwrap();

@@ -7,9 +7,10 @@ mod cache;
 mod failures;
 #[path = "../manager/mod.rs"]
 mod manager;
+#[path = "../planted/numbers.rs"]
+mod numbers;
+#[path = "../planted/mod.rs"]
 mod planted;
 mod regions;
 mod runtime;
-#[path = "../support/mod.rs"]
-mod scratch;
 mod support;

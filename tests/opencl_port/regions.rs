@@ -1,5 +1,6 @@
 //! Shared buffers that host and device use in turns.
 
+use crate::planted::{FAULTS, plant};
 use crate::support::*;
 use mzcache::arena::{Arena, Sizer};
 use mzcache::port::buffers::Buffers;
@@ -43,14 +44,17 @@ pub fn memory(sizer: &Sizer) -> Arena {
 }
 
 fn fixture(mode: MemoryMode) -> Fixture {
-    let opened = open().unwrap();
+    fixture_on(open().unwrap(), mode, 0)
+}
+
+fn fixture_on(opened: Opened, mode: MemoryMode, spare_bytes: usize) -> Fixture {
     let mut sizer = Sizer::new();
     DeviceBuffers::size(&mut sizer, REGIONS).unwrap();
     let (context, queue) = (&opened.context, &opened.queue);
     let pool_bytes = POOL_CHUNKS * CHUNK + 100;
     let port =
         DeviceBuffers::new(&mut memory(&sizer), REGIONS, context, queue, mode, pool_bytes).unwrap();
-    let port: &'static DeviceBuffers = Box::leak(Box::new(port));
+    let port: &'static DeviceBuffers = Box::leak(Box::new(port.with_spares(spare_bytes)));
     assert_eq!(port.mode(), mode);
     let mut sizer = Sizer::new();
     Buffers::size(&mut sizer, 16).unwrap();
@@ -257,6 +261,48 @@ fn limits_are_errors_and_leave_nothing_behind() {
             assert_eq!(code(larger_than_the_pool), Some(Code::OutOfMemory));
         }
     });
+}
+
+#[test]
+fn what_was_released_is_taken_again_within_a_bound() {
+    if load(LOADER).is_none() {
+        return;
+    }
+    let library = plant("regions-spares", FAULTS, true);
+    for mode in [MemoryMode::Fine, MemoryMode::Coarse] {
+        let f = fixture_on(open_by(&library.path).unwrap(), mode, 2 * CHUNK + 100);
+        let allocations = |work: &dyn Fn()| {
+            library.set(c"clSVMAlloc_calls", 0);
+            work();
+            library.get(c"clSVMAlloc_calls")
+        };
+        // `chunk` checks that what it gets is zero. Some are the device's when they are released.
+        let cycle = || {
+            for slot in 0..4 {
+                f.chunk(slot, 7);
+            }
+            drop(f.buffers.lease_device(1).unwrap());
+            for slot in 0..4 {
+                f.buffers.release(slot).unwrap();
+            }
+        };
+        let larger = || {
+            f.buffers.allocate(0, Use::Weights, CHUNK + 1, CHUNK + 1).unwrap();
+            f.buffers.publish(0).unwrap();
+            f.buffers.release(0).unwrap();
+        };
+        assert_eq!(allocations(&cycle), 4);
+        assert_eq!(allocations(&cycle), 2);
+        assert_eq!(allocations(&larger), 1);
+        f.port.trim();
+        assert_eq!(allocations(&cycle), 4);
+        // What the driver failed to wait for is not kept.
+        f.port.trim();
+        library.set(c"clFinish_fails", i32::MAX);
+        cycle();
+        library.set(c"clFinish_fails", 0);
+        assert_eq!(allocations(&cycle), 4, "{mode:?}");
+    }
 }
 
 /// Workers and compute take turns on the same chunks; nobody reads what is not there.

@@ -60,8 +60,7 @@ pub fn options(device: &DeviceInfo) -> BuildOptions {
 /// The memory modes of the device.
 pub fn modes(opened: &Opened) -> impl Iterator<Item = MemoryMode> {
     let device = *opened.context.device();
-    let all = [MemoryMode::Fine, MemoryMode::Coarse, MemoryMode::Buffers];
-    all.into_iter().filter(move |mode| mode.is_offered(&device))
+    MemoryMode::ALL.into_iter().filter(move |mode| mode.is_offered(&device))
 }
 
 /// A kernel of a program that must build.

@@ -4,7 +4,7 @@
 use crate::cli;
 use crate::failure::{Failure, Outcome};
 use crate::paths::{self, CacheDir};
-use mzcache::infer::opencl::{Accelerator, ClOptions};
+use mzcache::infer::opencl::{Accelerator, ClOptions, ClReport};
 use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
 use mzcache::port::linux::map_arena;
 use mzcache::port::opencl::{Api, BuildLog, Choice, Compiler, ProgramCache, compile_request};
@@ -14,7 +14,8 @@ use std::path::Path;
 /// Longest time that compiling one program may take: some drivers need seconds for each.
 const COMPILE_TIME_MAX: Nanos = Nanos::new(120_000_000_000);
 
-/// Opens a session on the device that the options name; also says which one that is.
+/// Opens a session on the device that the options name; also says which one that is, and what
+/// became of its kernels.
 pub fn open(
     model: Model,
     config: &SessionConfig<'_>,
@@ -26,7 +27,7 @@ pub fn open(
     // Drivers leave threads and exit handlers behind, so the library stays for good.
     let api: &'static Api = Box::leak(Box::new(Api::load(library.as_deref())?));
     let choice = options.device.as_deref().map_or(Choice::Best, Choice::Named);
-    let accelerator = Accelerator::open(api, choice, None)?;
+    let accelerator = Accelerator::open(api, choice, options.memory.map(cli::Memory::mode))?;
     let directory = cache.root().join("opencl");
     paths::create(&directory)?;
     let directory = paths::c_path(&directory)?;
@@ -46,15 +47,61 @@ pub fn open(
     let mut bytes = vec![0; 1 << 16];
     let mut log = BuildLog::new(&mut bytes);
     let session = Session::open_on(&accelerator, model, config, &options, &mut log, memory, ports);
-    let session = session.map_err(|error| match log.text().trim() {
+    let mut session = session.map_err(|error| match log.text().trim() {
         "" => Failure::from(error),
         text => Failure::from(error).about(text),
     })?;
     let device = accelerator.device();
-    Ok((session, format!("{}, {}", device.name, accelerator.mode().name())))
+    let kernels = session.opencl().map(|transformer| kernels(transformer.report()));
+    let kernels = kernels.unwrap_or_default();
+    Ok((session, format!("{}, {}; {kernels}", device.name, accelerator.mode().name())))
+}
+
+/// Where the kernels came from, and what is wrong with them.
+fn kernels(report: &ClReport) -> String {
+    let ClReport { programs, cached, in_child, not_kept, .. } = *report;
+    let here = programs - cached - in_child;
+    let mut text = format!("{programs} kernels");
+    for (count, from) in [
+        (cached, "from the cache"),
+        (in_child, "compiled in a child process"),
+        (here, "compiled here"),
+        (not_kept, "not kept for the next start"),
+        (report.spilling, "in need of more registers than the device has"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {from}"));
+        }
+    }
+    if let Some(name) = report.spilling_kernel {
+        text.push_str(&format!(" ({name} is one)"));
+    }
+    text
 }
 
 /// The child's side of compiling.
 pub fn compile(request: &Path) -> Outcome<()> {
     Ok(compile_request(&paths::c_path(request)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_counted_by_where_they_came_from() {
+        let mut report = ClReport { programs: 14, cached: 14, ..ClReport::default() };
+        assert_eq!(kernels(&report), "14 kernels, 14 from the cache");
+        report.cached = 2;
+        report.in_child = 11;
+        report.not_kept = 1;
+        report.spilling = 3;
+        report.spilling_kernel = Some("matmul_many");
+        assert_eq!(
+            kernels(&report),
+            "14 kernels, 2 from the cache, 11 compiled in a child process, 1 compiled here, \
+             1 not kept for the next start, 3 in need of more registers than the device has \
+             (matmul_many is one)"
+        );
+    }
 }

@@ -5,6 +5,7 @@ use crate::sample::Settings;
 use crate::shape::Shape;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mzcache::policy;
+use mzcache::port::opencl::MemoryMode;
 use mzcache::units::CodecId;
 use std::path::PathBuf;
 
@@ -62,13 +63,15 @@ pub enum Command {
 pub enum Bench {
     Attention(BenchAttention),
     Codec(BenchCodec),
+    Memory(BenchMemory),
 }
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
   mzcache bench attention
+  mzcache bench attention --device nvidia --memory coarse --json
   mzcache bench codec -m smollm2.gguf --text book.txt
-  mzcache bench attention --device nvidia --json";
+  mzcache bench memory --sizes 1MiB,8MiB --json";
 
 /// Attention over a long context on an accelerator, beside its copy bandwidth.
 #[derive(Args, Debug)]
@@ -126,6 +129,24 @@ pub struct BenchCodec {
     pub json: bool,
 }
 
+/// What shared buffers of an accelerator cost: allocated, filled, handed over, freed.
+#[derive(Args, Debug)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchMemory {
+    #[command(flatten)]
+    pub accelerator: Accelerator,
+    /// Sizes of a unit.
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1MiB,8MiB,32MiB")]
+    pub sizes: Vec<Size>,
+    /// Units of each size; times are their medians.
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub units: u16,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Which accelerator.
 #[derive(Args, Clone, Debug)]
 pub struct Accelerator {
@@ -135,6 +156,31 @@ pub struct Accelerator {
     /// The OpenCL library [default: looked for where systems keep it].
     #[arg(long, value_name = "FILE", env = "MZCACHE_OPENCL")]
     pub library: Option<PathBuf>,
+    /// How memory is shared with the device [default: what suits it best].
+    #[arg(long, value_enum)]
+    pub memory: Option<Memory>,
+}
+
+/// How host and device share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Memory {
+    /// Both use it at any time.
+    Fine,
+    /// They take turns.
+    Coarse,
+    /// The device has memory of its own.
+    Buffers,
+}
+
+impl Memory {
+    /// As the library knows it.
+    pub const fn mode(self) -> MemoryMode {
+        match self {
+            Memory::Fine => MemoryMode::Fine,
+            Memory::Coarse => MemoryMode::Coarse,
+            Memory::Buffers => MemoryMode::Buffers,
+        }
+    }
 }
 
 /// Answers one prompt, after an eviction if you ask for one.
@@ -447,6 +493,8 @@ mod tests {
             ("mzcache demo -m m --shape qwen3-0.6b", ErrorKind::ArgumentConflict),
             ("mzcache demo --shape gpt5", ErrorKind::InvalidValue),
             ("mzcache demo --levels 50,200", ErrorKind::ValueValidation),
+            ("mzcache bench memory --units 0", ErrorKind::ValueValidation),
+            ("mzcache bench memory --memory own", ErrorKind::InvalidValue),
             ("mzcache profile --read-bytes -1", ErrorKind::UnknownArgument),
             ("mzcache fly", ErrorKind::InvalidSubcommand),
         ];

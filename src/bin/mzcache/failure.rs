@@ -4,6 +4,7 @@
 //! something about it, a hint. Nothing here prints or exits; `main` does.
 
 use mzcache::Code;
+use mzcache::port::opencl::status_name;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -96,7 +97,14 @@ impl From<mzcache::Error> for Failure {
                 None => failure,
             };
         }
-        let failure = Failure::new(error.to_string());
+        // Of all that the library calls, only OpenCL counts its errors below zero.
+        let failure = Failure::new(match error.value {
+            status @ ..=-1 => {
+                let (what, name) = (error.what, status_name(status));
+                format!("{what}: {} ({name}, {status})", error.code.message())
+            }
+            _ => error.to_string(),
+        });
         match library_hint(error.code) {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -119,6 +127,17 @@ fn library_hint(code: Code) -> Option<&'static str> {
         Code::BadMagic => "give a GGUF model file",
         Code::Unsupported => "this build does not know that kind; use another model or option",
         Code::Mismatch => "use the model and options that the data was written with",
+        Code::NoDevice => {
+            "install an OpenCL driver or name its file with --library, choose another device with \
+             --device, or use --backend cpu"
+        }
+        Code::BuildFailed => {
+            "update the device's driver, choose another device with --device, or use --backend cpu"
+        }
+        Code::DeviceFailed | Code::DeviceLost => {
+            "try again; if that does not help, choose another device with --device, or use \
+             --backend cpu"
+        }
         _ => return None,
     })
 }

@@ -7,7 +7,7 @@ use crate::port::SharedMemory;
 use crate::port::opencl::{
     Api, Choice, Context, DeviceBuffers, DeviceInfo, Devices, MemoryMode, Queue,
 };
-use crate::units::TokenCount;
+use crate::units::{ByteCount, TokenCount};
 use core::mem::ManuallyDrop;
 
 /// One device, its queues, and how it shares memory with the host.
@@ -18,6 +18,7 @@ pub struct Accelerator {
     /// What must not wait for kernels.
     pub(super) transfer: Queue,
     pub(super) mode: MemoryMode,
+    spare_bytes: ByteCount,
 }
 
 impl Accelerator {
@@ -45,7 +46,14 @@ impl Accelerator {
         let context = Context::new(api, device)?;
         let queue = Queue::new(&context, false)?;
         let transfer = Queue::new(&context, false)?;
-        Ok(Accelerator { context, queue, transfer, mode })
+        Ok(Accelerator { context, queue, transfer, mode, spare_bytes: ByteCount::new(0) })
+    }
+
+    /// The same, whose sessions keep up to that many bytes of shared memory that evictions
+    /// released, so that the restore after them need not ask a slow driver for it again. They are
+    /// given back when the session is closed.
+    pub fn with_spares(self, bytes_max: ByteCount) -> Accelerator {
+        Accelerator { spare_bytes: bytes_max, ..self }
     }
 
     /// The device.
@@ -83,6 +91,8 @@ impl Accelerator {
         let pool_bytes = pool.min(most);
         let (context, queue, mode) = (&self.context, &self.queue, self.mode);
         let buffers = DeviceBuffers::new(arena, regions_max, context, queue, mode, pool_bytes)?;
+        let spare_bytes = usize::try_from(self.spare_bytes.get()).unwrap_or(usize::MAX);
+        let buffers = buffers.with_spares(spare_bytes);
         Ok(&**arena.value(ManuallyDrop::new(buffers))?)
     }
 

@@ -40,6 +40,8 @@ pub struct ClReport {
     pub programs: u32,
     /// Of these, how many came out of the cache.
     pub cached: u32,
+    /// How many a child process compiled.
+    pub in_child: u32,
     /// How many could not be kept: the next open compiles them again.
     pub not_kept: u32,
     /// Kernels that need more registers than the device has, and the name of one of them. Always 0
@@ -359,6 +361,7 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
                 let source = ProgramSource { sources: source.pieces, options: &options };
                 let ready = self.cached(cache, &source)?;
                 self.report.cached += u32::from(ready.origin == Origin::Cache);
+                self.report.in_child += u32::from(ready.origin == Origin::Child);
                 self.report.not_kept += u32::from(ready.kept.is_err());
                 ready.program
             }
@@ -370,9 +373,9 @@ impl<'a, 'l, 't> Builder<'a, 'l, 't> {
         }
         Ok(kernel)
     }
+
     /// From the cache, the child, or this process where the child failed without a crash: it may
-    /// not see the device, since some loaders cut the list of drivers in this process's
-    /// environment short while they read it.
+    /// not see the device, as when the drivers are in an environment that it did not inherit.
     fn cached(&mut self, cache: &ProgramCache<'_>, source: &ProgramSource<'_>) -> Result<Ready> {
         let Accelerator { context, queue, .. } = self.accelerator;
         let crashes = context.device().workarounds.contains(Workarounds::BUILD_IN_CHILD);

@@ -1,9 +1,10 @@
 //! Platforms and devices: what there is, and which one to take.
 
 use super::api::*;
-use super::driver::{Driver, Workarounds};
+use super::driver::{Driver, DriverFamily, Workarounds};
 use super::info::{Text, Version, number, text, with_bytes};
 use super::library::PLATFORMS_MAX;
+use super::lists;
 use super::status::check;
 use crate::error::{Code, Error, Result};
 use core::ptr;
@@ -139,9 +140,10 @@ impl Devices {
         let mut platforms = [ptr::null_mut(); PLATFORMS_MAX];
         let mut count = 0;
         let room = u32::try_from(PLATFORMS_MAX).unwrap_or(0);
-        // SAFETY: `platforms` has room for as many as the first argument says.
-        let status =
-            unsafe { (api.get_platform_ids)(room, platforms.as_mut_ptr(), &raw mut count) };
+        let status = lists::kept(|| {
+            // SAFETY: `platforms` has room for as many as the first argument says.
+            unsafe { (api.get_platform_ids)(room, platforms.as_mut_ptr(), &raw mut count) }
+        });
         check("OpenCL platform", status)?;
         let mut devices = Devices { list: [const { None }; DEVICES_MAX], count: 0 };
         let mut first_error = None;
@@ -244,8 +246,7 @@ impl DeviceInfo {
             fp16: extension("cl_khr_fp16")?,
             subgroups: extension("cl_khr_subgroups")? || (since_3 && sub_groups > 0),
             fixed_subgroup_size: extension("cl_qcom_reqd_sub_group_size")?,
-            unified: number::<u32>(get, device, DEVICE_HOST_UNIFIED_MEMORY, "unified memory")
-                .is_ok_and(|unified| unified != 0),
+            unified: is_unified(get, device, driver),
             compute_units: number(get, device, DEVICE_MAX_COMPUTE_UNITS, "compute units")?,
             alloc_bytes_max: number(get, device, DEVICE_MAX_MEM_ALLOC_SIZE, "max allocation")?,
             memory_bytes: number(get, device, DEVICE_GLOBAL_MEM_SIZE, "device memory")?,
@@ -284,6 +285,15 @@ impl DeviceKind {
             bits if bits & 2 != 0 => DeviceKind::Cpu,
             _ => DeviceKind::Other,
         }
+    }
+}
+
+/// Drivers may have dropped the question, which is older than 2.0; where they have, only those of
+/// cards with memory of their own are known to mean no.
+fn is_unified(get: GetInfo, device: Handle, driver: Driver) -> bool {
+    match number::<u32>(get, device, DEVICE_HOST_UNIFIED_MEMORY, "unified memory") {
+        Ok(unified) => unified != 0,
+        Err(_) => driver.family != DriverFamily::Nvidia,
     }
 }
 

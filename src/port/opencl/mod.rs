@@ -19,11 +19,13 @@ mod driver;
 mod info;
 mod kernel;
 mod library;
+mod lists;
 mod memory;
 mod options;
 mod program;
 mod queue;
 mod regions;
+mod spares;
 mod status;
 
 pub use api::Api;

@@ -19,11 +19,23 @@
 //! by offsets from one argument; its memory goes back when the last chunk is released. Segments of
 //! the RAM swap are ordinary memory in every mode. Nothing is freed before every command of the
 //! compute queue has run.
+//!
+//! Each region of shared memory is an allocation of its own, so that evicting a unit gives exactly
+//! that unit back; larger allocations, handed out piece by piece, would be held by their last unit.
+//! Where the driver allocates slowly, [`DeviceBuffers::with_spares`] keeps some of what is released
+//! for the next allocation of its size, even across an eviction; without it nothing is kept. Cards
+//! with memory of their own need it least: there [`MemoryMode::best`] chooses buffers.
+//!
+//! When the device is lost, fine-grain regions are still the host's to read. Of the other modes the
+//! regions that the device held at that moment are gone with it, and handing one over answers with
+//! the driver's error; regions of the host, and what was evicted before, are not touched. Releasing
+//! works in every mode, so that eviction gives back whatever needs no copy.
 
 use super::api::{Handle, MAP_READ, MAP_WRITE, MAP_WRITE_INVALIDATE};
 use super::context::{Context, Object};
 use super::memory::{MemoryMode, Shared, buffer_region, create_buffer, shared_region};
 use super::queue::Queue;
+use super::spares::Spares;
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
@@ -68,6 +80,7 @@ struct Free {
     rows: &'static mut [u32],
     count: usize,
     pool: Pool,
+    spares: Spares,
 }
 
 /// Shared buffers of one device.
@@ -127,8 +140,19 @@ impl DeviceBuffers {
             mode,
             pool_bytes,
             rows,
-            free: Lock::new(Free { rows: free, count: regions_max, pool }, &FutexPark),
+            free: Lock::new(
+                Free { rows: free, count: regions_max, pool, spares: Spares::new(0) },
+                &FutexPark,
+            ),
         })
+    }
+
+    /// The same, keeping up to that many bytes of shared memory that was released for the next
+    /// allocation. What is kept counts as given back, in this library's books, but not for the
+    /// system; [`SharedMemory::trim`] gives it back too.
+    pub fn with_spares(self, bytes_max: usize) -> Self {
+        self.free.lock().spares = Spares::new(bytes_max);
+        self
     }
 
     /// The mode.
@@ -164,13 +188,17 @@ impl DeviceBuffers {
     fn back(&self, usage: Use, bytes: usize) -> Result<(Backing, Region)> {
         if self.mode != MemoryMode::Buffers {
             let fine = self.mode == MemoryMode::Fine;
-            let shared = Shared::new(&self.context, fine, bytes)?;
+            let spare = self.free.lock().spares.take(bytes);
+            let shared = match spare {
+                Some(spare) => spare,
+                None => Shared::new(&self.context, fine, bytes)?,
+            };
             if !fine {
-                // SAFETY: fresh coarse-grain memory, which nobody has mapped.
+                // SAFETY: fresh or spare coarse-grain memory, which nobody has mapped.
                 unsafe { self.transfer.map(shared.start, bytes, MAP_WRITE_INVALIDATE)? };
             }
-            // SAFETY: fresh memory of that size, the host's, and seen by nobody else. Drivers keep
-            // freed memory and give it out again as it is.
+            // SAFETY: memory of that size, the host's, and seen by nobody else. Drivers keep freed
+            // memory, as the spares do, and give it out again as it is.
             unsafe { shared.start.write_bytes(0, bytes) };
             let region = Region { start: shared.start, bytes, token: ORDINARY };
             return Ok((Backing::Shared(shared), region));
@@ -350,15 +378,21 @@ unsafe impl SharedMemory for DeviceBuffers {
         let backing = unsafe { (*row.backing.get()).take() };
         let Some(backing) = backing else { unreachable!("a region is released once") };
         // A lost device runs nothing any more, so an error is as good an end.
-        let _lost = self.compute.finish();
+        let ran = self.compute.finish();
         match backing {
             Backing::Shared(shared) => {
+                let mut unmapped = Ok(());
                 if self.mode == MemoryMode::Coarse && row.turn.party() == Party::Host {
                     // SAFETY: the host's, so mapped, and nobody touches it any more.
-                    let unmapped = unsafe { self.transfer.unmap(shared.start) };
-                    let _lost = unmapped.and_then(|()| self.transfer.finish());
+                    unmapped = unsafe { self.transfer.unmap(shared.start) };
+                    unmapped = unmapped.and_then(|()| self.transfer.finish());
                 }
-                drop(shared);
+                // What the driver may not have unmapped is of no use to anybody.
+                let surplus = match ran.and(unmapped) {
+                    Ok(()) => self.free.lock().spares.keep(shared),
+                    Err(_) => Some(shared),
+                };
+                drop(surplus);
             }
             Backing::Buffer { own, block, host } => {
                 match own {
@@ -387,6 +421,15 @@ unsafe impl SharedMemory for DeviceBuffers {
         let backing = unsafe { (*row.backing.get()).as_ref() };
         let Some(backing) = backing else { unreachable!("a live region has a backing") };
         Ok(self.name(backing))
+    }
+
+    fn trim(&self) {
+        loop {
+            let spare = self.free.lock().spares.take_any();
+            if spare.is_none() {
+                return;
+            }
+        }
     }
 
     unsafe fn end(&self, region: &Region) {

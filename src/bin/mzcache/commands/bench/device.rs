@@ -1,14 +1,18 @@
 //! An accelerator that a bench runs on.
 
-use crate::cli::Accelerator;
+use crate::cli::{Accelerator, Memory};
 use crate::failure::{Failure, Outcome};
 use crate::paths;
+use mzcache::arena::{Arena, Sizer};
 use mzcache::kernel::opencl::{Launch, Macro, Source};
+use mzcache::port::buffers::Buffers;
+use mzcache::port::linux::map_arena;
 use mzcache::port::opencl::{
-    Api, Block, BuildLog, BuildOptions, Choice, Context, DeviceInfo, Devices, Event, Kernel,
-    MemoryMode, Program, Queue, WorkSize,
+    Api, Block, BuildLog, BuildOptions, Choice, Context, DeviceBuffers, DeviceInfo, Devices, Event,
+    Kernel, MemoryMode, Program, Queue, WorkSize,
 };
 use mzcache::units::Nanos;
+use mzcache::{Code, Error};
 
 /// An opened device with a queue that knows when commands ran.
 pub struct Device {
@@ -26,17 +30,37 @@ impl Device {
         let info = Devices::enumerate(api)?.choose(choice)?;
         let context = Context::new(api, &info)?;
         let queue = Queue::new(&context, true)?;
-        Ok(Device { mode: MemoryMode::best(&info), context, queue })
+        let mode = options.memory.map_or(MemoryMode::best(&info), Memory::mode);
+        match mode.is_offered(&info) {
+            true => Ok(Device { context, queue, mode }),
+            false => Err(Error::new(Code::Unsupported, mode.name()).into()),
+        }
     }
 
     pub fn info(&self) -> &DeviceInfo {
         self.context.device()
     }
 
-    /// Name, driver and kind of memory, for reports.
-    pub fn describe(&self) -> String {
+    /// Name and driver, for reports.
+    pub fn name(&self) -> String {
         let info = self.info();
-        format!("{}, driver {}, {}", info.name, info.driver_text, self.mode.name())
+        format!("{}, driver {}", info.name, info.driver_text)
+    }
+
+    /// The same with the kind of memory.
+    pub fn describe(&self) -> String {
+        format!("{}, {}", self.name(), self.mode.name())
+    }
+
+    /// Shared buffers in a mode that the device has, for that many units. They stay for good.
+    pub fn buffers(&self, mode: MemoryMode, units: usize) -> Outcome<Buffers> {
+        let mut sizer = Sizer::new();
+        DeviceBuffers::size(&mut sizer, units)?;
+        Buffers::size(&mut sizer, units)?;
+        let mut arena = Arena::new(map_arena(sizer.required()?)?)?;
+        let (context, queue) = (&self.context, &self.queue);
+        let port = DeviceBuffers::new(&mut arena, units, context, queue, mode, 0)?;
+        Ok(Buffers::new(&mut arena, units, Box::leak(Box::new(port)))?)
     }
 
     /// A kernel of a program that must build.

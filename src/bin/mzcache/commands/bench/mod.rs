@@ -3,6 +3,7 @@
 mod attention;
 mod codec;
 mod device;
+mod memory;
 
 use super::Console;
 use crate::cli::{Bench, Common};
@@ -25,5 +26,6 @@ pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outco
         Bench::Codec(options) => {
             codec::run(&CacheDir::find(common.cache_dir.clone())?, options, console)
         }
+        Bench::Memory(options) => memory::run(options, console),
     }
 }

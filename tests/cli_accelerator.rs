@@ -1,0 +1,246 @@
+//! What the program says of accelerators that are missing, too small, broken or lost, and of those
+//! that work.
+
+#![cfg(feature = "cli")]
+
+#[path = "planted/mod.rs"]
+mod planted;
+
+use planted::{FAULTS, Planted, plant};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+fn mzcache(cache: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mzcache"));
+    command.args(arguments).env("MZCACHE_DIR", cache).env_remove("RUST_BACKTRACE");
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The answer of a tiny model, out of a cache of its own.
+fn run(cache: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let common = ["run", "-m", model().to_str().unwrap(), "-p", "so", "-n", "2", "--json"];
+    let mut command = mzcache(cache, &[&common[..], &["--backend", "opencl"], arguments].concat());
+    command.envs(environment.iter().copied()).output().unwrap()
+}
+
+fn cache() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// The model file, written once by the program itself.
+fn model() -> &'static Path {
+    static MODEL: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = MODEL.get_or_init(|| {
+        let place = cache();
+        let demo = ["demo", "--shape", "tiny", "--context-tokens", "300", "--levels", "100"];
+        assert!(mzcache(place.path(), &demo).output().unwrap().status.success());
+        let mut models = std::fs::read_dir(place.path().join("models")).unwrap();
+        let path = models.next().unwrap().unwrap().path();
+        (place, path)
+    });
+    path
+}
+
+/// Whether the loader and PoCL are there.
+fn has_pocl() -> bool {
+    let place = cache();
+    let output = run(place.path(), &["--device", "portable computing"], &[]);
+    let works = output.status.success();
+    assert!(works || std::env::var_os("MZ_CI").is_none(), "{}", text(&output.stderr));
+    if !works {
+        eprintln!("NOT CHECKED: no PoCL: {}", text(&output.stderr));
+    }
+    works
+}
+
+/// Exit code 1, the message with its hint, and no panic.
+#[track_caller]
+fn expect_failure(output: &Output, message: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    let expected = format!("error: {message}");
+    assert!(said.lines().any(|line| line == expected), "`{expected}` is missing in: {said}");
+    assert!(said.contains("hint: "), "{said}");
+}
+
+/// PoCL behind a library that is not all that it should be.
+fn run_on(library: &Planted) -> Output {
+    let place = cache();
+    let path = library.path.to_str().unwrap();
+    run(place.path(), &["--library", path, "--device", "portable computing"], &[])
+}
+
+#[test]
+fn a_missing_library_is_said() {
+    let place = cache();
+    let output = run(place.path(), &["--library", "/nonexistent/libOpenCL.so"], &[]);
+    expect_failure(&output, "OpenCL library: no such accelerator");
+}
+
+#[test]
+fn a_loader_without_drivers_is_no_device() {
+    if !has_pocl() {
+        return;
+    }
+    let place = cache();
+    let output = run(place.path(), &[], &[("OCL_ICD_VENDORS", "/nonexistent")]);
+    expect_failure(
+        &output,
+        "OpenCL platform: no such accelerator (CL_PLATFORM_NOT_FOUND_KHR, -1001)",
+    );
+}
+
+#[test]
+fn a_device_without_enough_memory_says_for_what() {
+    if !has_pocl() {
+        return;
+    }
+    // A device that says so, and one that finds out.
+    let says = "#define _GNU_SOURCE\n#include <dlfcn.h>\n\
+        int clGetDeviceInfo(void *d, unsigned n, unsigned long s, void *v, unsigned long *r) {\n\
+            int e = ((typeof(&clGetDeviceInfo))dlsym(RTLD_NEXT, \"clGetDeviceInfo\"))(d, n, s, v, r);\n\
+            if (n == 0x101F && v) *(unsigned long *)v = 100000;\n\
+            return e; }";
+    let output = run_on(&plant("cli-small", says, true));
+    let said = text(&output.stderr);
+    let message = "error: weights in the device's memory: out of memory (";
+    assert!(output.status.code() == Some(1) && said.contains(message), "{said}");
+    let finds_out = format!("{FAULTS}int clSVMAlloc_fails = 1000000;");
+    let output = run_on(&plant("cli-full", &finds_out, true));
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("error: clSVMAlloc: out of"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_compiler_that_fails_is_named() {
+    if !has_pocl() {
+        return;
+    }
+    let fails = format!("{FAULTS}int clBuildProgram_fails = 1000000;");
+    let fails = fails.replace("fail_status = -5", "fail_status = -11");
+    let output = run_on(&plant("cli-build", &fails, true));
+    expect_failure(
+        &output,
+        "clBuildProgram: accelerator's compiler failed (CL_BUILD_PROGRAM_FAILURE, -11)",
+    );
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_command() {
+    if !has_pocl() {
+        return;
+    }
+    let lost = format!("{FAULTS}int clEnqueueNDRangeKernel_spared = 9;");
+    let lost = format!("{lost}int clEnqueueNDRangeKernel_fails = 1000000;");
+    let lost = lost.replace("fail_status = -5", "fail_status = -36");
+    let output = run_on(&plant("cli-lost", &lost, true));
+    let said = text(&output.stderr);
+    // The kernel's name stands before.
+    let message = ": accelerator was lost (CL_INVALID_COMMAND_QUEUE, -36)\n";
+    assert!(output.status.code() == Some(1) && said.contains(message), "{said}");
+}
+
+#[test]
+fn kernels_that_spill_are_named() {
+    if !has_pocl() {
+        return;
+    }
+    // A processor whose kernels need memory instead of registers, posing as a GPU.
+    let spills = "#define _GNU_SOURCE\n#include <dlfcn.h>\n\
+        #define NEXT(name) ((typeof(&name))dlsym(RTLD_NEXT, #name))\n\
+        int clGetDeviceInfo(void *d, unsigned n, unsigned long s, void *v, unsigned long *r) {\n\
+            int e = NEXT(clGetDeviceInfo)(d, n, s, v, r);\n\
+            if (n == 0x1000 && v) *(unsigned long *)v = 4;\n\
+            return e; }\n\
+        int clGetKernelWorkGroupInfo(void *k, void *d, unsigned n, unsigned long s, void *v,\n\
+                unsigned long *r) {\n\
+            int e = NEXT(clGetKernelWorkGroupInfo)(k, d, n, s, v, r);\n\
+            if (n == 0x11B4 && v) *(unsigned long *)v = 96;\n\
+            return e; }";
+    let output = run_on(&plant("cli-spills", spills, true));
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("in need of more registers than the device has ("), "{said}");
+}
+
+/// A loader takes the list of drivers apart in place. The process that compiles finds the device
+/// all the same.
+#[test]
+fn the_compiler_s_process_inherits_the_whole_list_of_drivers() {
+    if !has_pocl() {
+        return;
+    }
+    let loader = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n\
+        int clGetPlatformIDs(unsigned n, void **p, unsigned *c) {\n\
+            char *list = getenv(\"OCL_ICD_FILENAMES\");\n\
+            int found = list && strstr(list, \"second\");\n\
+            if (list && strchr(list, ':')) *strchr(list, ':') = 0;\n\
+            if (!found) return -1001;\n\
+            return ((typeof(&clGetPlatformIDs))dlsym(RTLD_NEXT, \"clGetPlatformIDs\"))(n, p, c); }";
+    let library = plant("cli-list", loader, true);
+    let place = cache();
+    let output = run(
+        place.path(),
+        &["--library", library.path.to_str().unwrap(), "--device", "portable computing"],
+        &[("OCL_ICD_FILENAMES", "first:second")],
+    );
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("compiled in a child process"), "{said}");
+    assert!(!said.contains("compiled here"), "{said}");
+}
+
+/// Two drivers behind one loader; the process that compiles takes the device that was chosen.
+#[test]
+fn the_compiler_s_process_chooses_the_same_of_two_drivers() {
+    const OCLGRIND: &str = "/usr/lib/oclgrind/liboclgrind-rt-icd.so";
+    if !has_pocl() || !Path::new(OCLGRIND).exists() {
+        eprintln!("NOT CHECKED: there are no two drivers");
+        return;
+    }
+    let vendors = cache();
+    std::fs::write(vendors.path().join("a.icd"), "libpocl.so.2\n").unwrap();
+    std::fs::write(vendors.path().join("b.icd"), format!("{OCLGRIND}\n")).unwrap();
+    let place = cache();
+    let drivers = [("OCL_ICD_VENDORS", vendors.path().to_str().unwrap())];
+    for (device, name) in [("oclgrind", "Oclgrind"), ("portable computing", "pthread")] {
+        let output = run(place.path(), &["--device", device], &drivers);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let chosen = format!("computing on {name}");
+        assert!(said.contains(&chosen) && said.contains("compiled in a child process"), "{said}");
+        assert!(!said.contains("compiled here"), "{said}");
+    }
+}
+
+#[test]
+fn memory_is_measured_in_every_mode() {
+    if !has_pocl() {
+        return;
+    }
+    let place = cache();
+    let arguments = ["bench", "memory", "--device", "portable computing", "--json"];
+    let sizes = ["--sizes", "64KiB,1MiB", "--units", "3"];
+    let output = mzcache(place.path(), &[&arguments[..], &sizes].concat()).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "memory");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        assert!(row["allocate_ms"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["fill_gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        let is_copied = row["memory"] == "device buffers";
+        assert_eq!(row["to_device_gb_per_s"].is_f64(), is_copied, "{row}");
+    }
+}

@@ -237,7 +237,7 @@ fn a_session_that_cannot_be_opened_can_be_opened_later() {
         let accelerator = Accelerator::open(platform.api, choice, Some(mode))?;
         open(&accelerator)
     };
-    for mode in MODES {
+    for mode in MODES.into_iter().filter(|mode| platform.accelerator(Some(*mode)).is_some()) {
         both(mode).unwrap();
         library.set(c"calls", 0);
         both(mode).unwrap();

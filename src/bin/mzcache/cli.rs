@@ -61,12 +61,15 @@ pub enum Command {
 #[command(after_help = BENCH_EXAMPLES)]
 pub enum Bench {
     Attention(BenchAttention),
+    Layer(BenchLayer),
 }
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
   mzcache bench attention
-  mzcache bench attention --device nvidia --json";
+  mzcache bench attention --device nvidia --json
+  mzcache bench layer --shape qwen3-0.6b --contexts 2048 --queries 1
+  mzcache bench layer --backend opencl --model model.gguf --json";
 
 /// Attention over a long context on an accelerator, beside its copy bandwidth.
 #[derive(Args, Debug)]
@@ -92,6 +95,43 @@ pub struct BenchAttention {
     pub json: bool,
 }
 
+/// A layer by parts, and the head, each beside the time that copying its bytes takes.
+#[derive(Args, Debug)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchLayer {
+    /// A GGUF model; without one a model with random weights is written once, with no more layers
+    /// than caches cannot hold.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "shape")]
+    pub model: Option<PathBuf>,
+    /// The shape of the model with random weights.
+    #[arg(long, value_enum, default_value_t = Shape::Qwen3_0_6b)]
+    pub shape: Shape,
+    /// Tokens of context.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "2048",
+        value_parser = tokens()
+    )]
+    pub contexts: Vec<u32>,
+    /// Tokens that are computed at once.
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub queries: u32,
+    /// What computes.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    pub backend: Backend,
+    #[command(flatten)]
+    pub accelerator: Accelerator,
+    /// Compute threads [default: all cores].
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Which accelerator.
 #[derive(Args, Clone, Debug)]
 pub struct Accelerator {
@@ -101,6 +141,9 @@ pub struct Accelerator {
     /// The OpenCL library [default: looked for where systems keep it].
     #[arg(long, value_name = "FILE", env = "MZCACHE_OPENCL")]
     pub library: Option<PathBuf>,
+    /// Whether its commands know when they ran; for benches.
+    #[arg(skip)]
+    pub is_measured: bool,
 }
 
 /// Answers one prompt, after an eviction if you ask for one.
@@ -400,6 +443,8 @@ mod tests {
             ("mzcache demo --shape gpt5", ErrorKind::InvalidValue),
             ("mzcache demo --levels 50,200", ErrorKind::ValueValidation),
             ("mzcache profile --read-bytes -1", ErrorKind::UnknownArgument),
+            ("mzcache bench layer -m m --shape tiny", ErrorKind::ArgumentConflict),
+            ("mzcache bench layer --queries 300", ErrorKind::ValueValidation),
             ("mzcache fly", ErrorKind::InvalidSubcommand),
         ];
         for (line, kind) in wrong {

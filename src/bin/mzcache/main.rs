@@ -74,7 +74,7 @@ fn run(cli: &Cli) -> Outcome<()> {
         Command::Run(arguments) => commands::run(&cli.common, arguments, &mut console),
         Command::Chat(arguments) => commands::chat(&cli.common, arguments, &mut console),
         Command::CompileOpencl { request } => accelerator::compile(request),
-        Command::Bench(which) => commands::bench(which, &mut console),
+        Command::Bench(which) => commands::bench(&cli.common, which, &mut console),
         Command::Demo(arguments) => commands::demo(&cli.common, arguments, &mut console),
     }
 }

@@ -48,6 +48,12 @@ impl Accelerator {
         Ok(Accelerator { context, queue, transfer, mode })
     }
 
+    /// The same device, whose commands know when they ran.
+    pub fn measuring(self) -> Result<Accelerator> {
+        let queue = Queue::new(&self.context, true)?;
+        Ok(Accelerator { queue, ..self })
+    }
+
     /// The device.
     pub fn device(&self) -> &DeviceInfo {
         self.context.device()

@@ -2,9 +2,11 @@
 
 mod attention;
 mod device;
+mod layer;
+mod stopwatch;
 
 use super::Console;
-use crate::cli::Bench;
+use crate::cli::{Bench, Common};
 use crate::failure::Outcome;
 use serde::Serialize;
 
@@ -17,8 +19,9 @@ struct Report<Row> {
 }
 
 /// Runs one.
-pub fn bench(bench: &Bench, console: &mut Console<'_>) -> Outcome<()> {
+pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outcome<()> {
     match bench {
         Bench::Attention(options) => attention::run(options, console),
+        Bench::Layer(options) => layer::run(common, options, console),
     }
 }

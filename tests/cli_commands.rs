@@ -175,6 +175,56 @@ fn a_demo_on_an_accelerator_gives_the_same_tokens_at_every_level() {
     json(&program(place.path(), &[&DEMO[..], &accelerator].concat()));
 }
 
+/// Rows of one context, checked against each other.
+fn check_layer_bench(report: &Value) {
+    assert_eq!(report["bench"], "layer");
+    let rows = report["rows"].as_array().unwrap();
+    let parts: Vec<_> = rows.iter().map(|row| row["part"].as_str().unwrap()).collect();
+    let layer = ["norm, qkv", "rotary, store", "attention", "output", "feed-forward"];
+    assert_eq!(parts, [&layer[..], &["layer", "head"]].concat());
+    let bytes = |row: &Value| row["bytes"].as_u64().unwrap();
+    assert_eq!(bytes(&rows[5]), rows[..5].iter().map(bytes).sum::<u64>());
+    // 128 by 128 halves; 4 tokens of 128 values in, of 128 in and out, as singles.
+    assert_eq!(bytes(&rows[3]), 2 * 128 * 128 + 4 * 4 * 3 * 128);
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert!(number("us") > 0.0 && number("copy_gb_per_s") > 0.0, "{row}");
+        assert!((number("ratio") - number("bound_us") / number("us")).abs() < 1e-9, "{row}");
+    }
+}
+
+const BENCH: [&str; 8] =
+    ["bench", "layer", "--shape", "tiny", "--contexts", "300", "--queries", "4"];
+
+#[test]
+fn a_layer_is_measured_by_parts() {
+    let place = cache();
+    let report = json(&program(place.path(), &[&BENCH[..], &["--json"]].concat()));
+    check_layer_bench(&report);
+    assert_eq!(report["rows"][0]["clock"], "wall");
+    let table = program(place.path(), &[&BENCH[..], &["--threads", "1"]].concat());
+    assert!(text(&table.stdout).contains(", 1 threads; "), "{}", text(&table.stdout));
+    assert_eq!(text(&table.stdout).lines().count(), 9);
+    let context = ["bench", "layer", "--shape", "tiny", "--contexts", "8190"];
+    expect_failure(&program(place.path(), &context), &["do not fit"]);
+}
+
+#[test]
+fn a_layer_is_measured_on_an_accelerator_by_its_clock() {
+    let place = cache();
+    let accelerator = ["--backend", "opencl", "--json"];
+    let output = program(place.path(), &[&BENCH[..], &accelerator].concat());
+    if output.status.code() == Some(1) && std::env::var_os("MZ_CI").is_none() {
+        eprintln!("NOT CHECKED: no accelerator: {}", text(&output.stderr));
+        return;
+    }
+    let report = json(&output);
+    check_layer_bench(&report);
+    let rows = report["rows"].as_array().unwrap();
+    let commands: Vec<_> = rows.iter().map(|row| row["commands"].as_u64().unwrap()).collect();
+    assert_eq!(commands, [1, 1, 2, 1, 2, 7, 2]);
+}
+
 fn say(mut child: Child, lines: &str) -> Output {
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     child.wait_with_output().unwrap()

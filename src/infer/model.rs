@@ -6,7 +6,8 @@
 
 use super::gguf::{Gguf, TensorInfo};
 use super::layout::Layout;
-use super::names::{ROLES, Role, split_layer_name};
+pub use super::names::Role;
+use super::names::{ROLES, split_layer_name};
 pub use super::shape::{Architecture, Shape};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};

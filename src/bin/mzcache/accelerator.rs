@@ -27,7 +27,11 @@ pub fn open(
     // Drivers leave threads and exit handlers behind, so the library stays for good.
     let api: &'static Api = Box::leak(Box::new(Api::load(library.as_deref())?));
     let choice = options.device.as_deref().map_or(Choice::Best, Choice::Named);
-    let accelerator = Accelerator::open(api, choice, options.memory.map(cli::Memory::mode))?;
+    let memory = options.memory.map(cli::Memory::mode);
+    let mut accelerator = Accelerator::open(api, choice, memory)?;
+    if options.is_measured {
+        accelerator = accelerator.measuring()?;
+    }
     let directory = cache.root().join("opencl");
     paths::create(&directory)?;
     let directory = paths::c_path(&directory)?;

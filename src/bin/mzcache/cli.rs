@@ -2,7 +2,7 @@
 
 mod bench;
 
-pub use bench::{Bench, BenchAttention, BenchCodec, BenchMemory};
+pub use bench::{Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory};
 
 use crate::amount::{Amount, Percent, Size};
 use crate::sample::Settings;
@@ -73,6 +73,9 @@ pub struct Accelerator {
     /// How memory is shared with the device [default: what suits it best].
     #[arg(long, value_enum)]
     pub memory: Option<Memory>,
+    /// Whether its commands know when they ran; for benches.
+    #[arg(skip)]
+    pub is_measured: bool,
 }
 
 /// How host and device share memory.
@@ -267,7 +270,12 @@ impl Engine {
             codec: CodecId::Raw,
             order: Order::BackwardOut,
             backend: Backend::Cpu,
-            accelerator: Accelerator { device: None, library: None, memory: None },
+            accelerator: Accelerator {
+                device: None,
+                library: None,
+                memory: None,
+                is_measured: false,
+            },
             threads,
             profile: None,
         }
@@ -410,6 +418,8 @@ mod tests {
             ("mzcache bench memory --units 0", ErrorKind::ValueValidation),
             ("mzcache bench memory --memory own", ErrorKind::InvalidValue),
             ("mzcache profile --read-bytes -1", ErrorKind::UnknownArgument),
+            ("mzcache bench layer -m m --shape tiny", ErrorKind::ArgumentConflict),
+            ("mzcache bench layer --queries 300", ErrorKind::ValueValidation),
             ("mzcache fly", ErrorKind::InvalidSubcommand),
         ];
         for (line, kind) in wrong {

@@ -17,6 +17,9 @@ pub enum Shape {
     /// Llama-3.2-1B: 16 layers of 122 MB, 32 KiB of KV a token.
     #[value(name = "llama3.2-1b")]
     Llama3_2_1b,
+    /// EXAONE-4.0-1.2B: 30 layers of 71 MB, 60 KiB of KV a token; its sizes, wired as Qwen3 is.
+    #[value(name = "exaone-4.0-1.2b")]
+    Exaone4_0_1_2b,
 }
 
 /// How a block is wired.
@@ -134,6 +137,22 @@ const LLAMA3_2_1B: Config = Config {
     norm_epsilon: 1e-5,
 };
 
+const EXAONE_4_0_1_2B: Config = Config {
+    name: "exaone-4.0-1.2b",
+    wiring: Wiring::Qwen3,
+    layers: 30,
+    width: 2048,
+    feed_forward: 4096,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    vocabulary: 102_400,
+    context: 65_536,
+    rope_base: 1_000_000.0,
+    rope_scaling: None,
+    norm_epsilon: 1e-5,
+};
+
 impl Shape {
     pub const fn config(self) -> &'static Config {
         match self {
@@ -141,7 +160,16 @@ impl Shape {
             Shape::Smollm2_135m => &SMOLLM2_135M,
             Shape::Qwen3_0_6b => &QWEN3_0_6B,
             Shape::Llama3_2_1b => &LLAMA3_2_1B,
+            Shape::Exaone4_0_1_2b => &EXAONE_4_0_1_2B,
         }
+    }
+}
+
+impl Config {
+    /// Bytes of one layer's matrices as halves.
+    pub const fn layer_bytes(&self) -> u64 {
+        let attention = 2 * (self.heads + self.kv_heads) * self.head_dim;
+        2 * self.width as u64 * (attention + 3 * self.feed_forward) as u64
     }
 }
 
@@ -174,10 +202,20 @@ mod tests {
             (Shape::Smollm2_135m, 45 << 9),
             (Shape::Qwen3_0_6b, 112 << 10),
             (Shape::Llama3_2_1b, 32 << 10),
+            (Shape::Exaone4_0_1_2b, 60 << 10),
         ];
         for (shape, bytes) in cases {
             assert_eq!(kv_bytes_per_token(shape.config()), bytes, "{shape:?}");
         }
+    }
+
+    #[test]
+    fn layers_are_as_large_as_is_said() {
+        let megabytes = |shape: Shape| shape.config().layer_bytes() / 1_000_000;
+        assert_eq!(megabytes(Shape::Smollm2_135m), 7);
+        assert_eq!(megabytes(Shape::Qwen3_0_6b), 31);
+        assert_eq!(megabytes(Shape::Llama3_2_1b), 121);
+        assert_eq!(megabytes(Shape::Exaone4_0_1_2b), 71);
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Accelerator {
         Accelerator { spare_bytes: bytes_max, ..self }
     }
 
+    /// The same device, whose commands know when they ran.
+    pub fn measuring(self) -> Result<Accelerator> {
+        let queue = Queue::new(&self.context, true)?;
+        Ok(Accelerator { queue, ..self })
+    }
+
     /// The device.
     pub fn device(&self) -> &DeviceInfo {
         self.context.device()

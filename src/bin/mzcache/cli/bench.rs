@@ -1,7 +1,8 @@
 //! What `mzcache bench` can be asked for.
 
-use super::{Accelerator, tokens};
+use super::{Accelerator, Backend, tokens};
 use crate::amount::Size;
+use crate::shape::Shape;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 pub enum Bench {
     Attention(BenchAttention),
     Codec(BenchCodec),
+    Layer(BenchLayer),
     Memory(BenchMemory),
 }
 
@@ -19,6 +21,8 @@ Examples:
   mzcache bench attention
   mzcache bench attention --device nvidia --memory coarse --json
   mzcache bench codec -m smollm2.gguf --text book.txt
+  mzcache bench layer --shape qwen3-0.6b --contexts 2048 --queries 1
+  mzcache bench layer --backend opencl --model model.gguf --json
   mzcache bench memory --sizes 1MiB,8MiB --json";
 
 /// Attention over a long context on an accelerator, beside its copy bandwidth.
@@ -71,6 +75,43 @@ pub struct BenchCodec {
     pub greedy: u32,
     /// Compute threads [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A layer by parts, and the head, each beside the time that copying its bytes takes.
+#[derive(Args, Debug)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchLayer {
+    /// A GGUF model; without one a model with random weights is written once, with no more layers
+    /// than caches cannot hold.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "shape")]
+    pub model: Option<PathBuf>,
+    /// The shape of the model with random weights.
+    #[arg(long, value_enum, default_value_t = Shape::Qwen3_0_6b)]
+    pub shape: Shape,
+    /// Tokens of context.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "2048",
+        value_parser = tokens()
+    )]
+    pub contexts: Vec<u32>,
+    /// Tokens that are computed at once.
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub queries: u32,
+    /// What computes.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    pub backend: Backend,
+    #[command(flatten)]
+    pub accelerator: Accelerator,
+    /// Compute threads [default: all cores].
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Print one JSON object instead of a table.
     #[arg(long)]

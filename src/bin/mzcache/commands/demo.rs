@@ -31,7 +31,8 @@ pub fn demo(common: &Common, options: &Options, console: &mut Console<'_>) -> Ou
         Some(path) => path.clone(),
         None => {
             let bars = console.bars();
-            synthetic::ensure(options.shape, &cache.models(), bars, &mut |text| console.note(text))?
+            let model = synthetic::Model::new(options.shape);
+            synthetic::ensure(&model, &cache.models(), bars, &mut |text| console.note(text))?
         }
     };
     let mut demo = Demo::prepare(&cache, options, &path, console)?;

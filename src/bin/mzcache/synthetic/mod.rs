@@ -8,4 +8,4 @@ mod model;
 mod weights;
 mod words;
 
-pub use model::ensure;
+pub use model::{Model, ensure};

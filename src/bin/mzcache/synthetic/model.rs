@@ -32,7 +32,9 @@ struct Tensor {
 
 /// A model that is yet to be written: its head, and what follows.
 pub struct Model {
-    config: &'static Config,
+    config: Config,
+    /// The file's name says how many layers it has where those are not all.
+    suffix: String,
     tensors: Vec<Tensor>,
     head: Vec<u8>,
     file_bytes: u64,
@@ -40,16 +42,28 @@ pub struct Model {
 
 impl Model {
     pub fn new(shape: Shape) -> Self {
-        let config = shape.config();
-        let tensors = tensors(config);
-        let mut head = metadata(config);
+        Model::of(*shape.config(), String::new())
+    }
+
+    /// The same with its first layers only.
+    pub fn with_layers(shape: Shape, layers: u32) -> Self {
+        let config = *shape.config();
+        match layers < config.layers {
+            true => Model::of(Config { layers, ..config }, format!("-{layers}-layers")),
+            false => Model::new(shape),
+        }
+    }
+
+    fn of(config: Config, suffix: String) -> Self {
+        let tensors = tensors(&config);
+        let mut head = metadata(&config);
         for tensor in &tensors {
             let shape = [tensor.columns, tensor.rows];
             let sides = if tensor.rows == 1 { &shape[..1] } else { &shape[..] };
             head.tensor(&tensor.name, sides, tensor.fill.storage());
         }
         let (head, file_bytes) = head.finish();
-        Model { config, tensors, head, file_bytes }
+        Model { config, suffix, tensors, head, file_bytes }
     }
 
     /// Length of the file.
@@ -60,7 +74,7 @@ impl Model {
 
     /// Its file in that directory.
     pub fn path(&self, directory: &Path) -> PathBuf {
-        directory.join(format!("{}-random-f16-v{VERSION}.gguf", self.config.name))
+        directory.join(format!("{}{}-random-f16-v{VERSION}.gguf", self.config.name, self.suffix))
     }
 
     /// Whether the file is there, whole, and of this model: its length and its whole head.
@@ -89,14 +103,13 @@ impl Model {
     }
 }
 
-/// The file of that shape; written first if it is not there. `notes` hears of what happens.
+/// The file of that model; written first if it is not there. `notes` hears of what happens.
 pub fn ensure(
-    shape: Shape,
+    model: &Model,
     directory: &Path,
     bars: Bars,
     notes: &mut dyn FnMut(&str),
 ) -> Outcome<PathBuf> {
-    let model = Model::new(shape);
     let path = model.path(directory);
     let size = Size(model.file_bytes);
     if model.is_complete(&path) {
@@ -211,7 +224,7 @@ mod tests {
 
     fn ensure_quietly(directory: &Path) -> (Outcome<PathBuf>, Vec<String>) {
         let mut notes = Vec::new();
-        let path = ensure(Shape::Tiny, directory, Bars::Hidden, &mut |note| {
+        let path = ensure(&Model::new(Shape::Tiny), directory, Bars::Hidden, &mut |note| {
             notes.push(note.to_owned());
         });
         (path, notes)
@@ -293,9 +306,9 @@ mod tests {
     /// The head and the first tensor (rotary divisors, where there are any), with a hole behind.
     #[test]
     fn heads_of_large_shapes_are_models_too() {
-        for shape in [Shape::Smollm2_135m, Shape::Qwen3_0_6b, Shape::Llama3_2_1b] {
+        for shape in Shape::value_variants() {
             let directory = tempfile::tempdir().unwrap();
-            let model = Model::new(shape);
+            let model = Model::new(*shape);
             let path = directory.path().join("sparse.gguf");
             let mut file = File::create(&path).unwrap();
             let bytes = model.head.len() + 4096;
@@ -327,6 +340,16 @@ mod tests {
         for shape in Shape::value_variants() {
             assert!(Model::new(*shape).path(Path::new("m")).starts_with("m"));
         }
+    }
+
+    #[test]
+    fn fewer_layers_are_a_file_of_their_own() {
+        let all = Model::new(Shape::Tiny);
+        let some = Model::with_layers(Shape::Tiny, 2);
+        assert_ne!(some.path(Path::new("")), all.path(Path::new("")));
+        assert!(some.file_bytes() < all.file_bytes());
+        let more = Model::with_layers(Shape::Tiny, 99);
+        assert_eq!(more.path(Path::new("")), all.path(Path::new("")));
     }
 
     #[test]

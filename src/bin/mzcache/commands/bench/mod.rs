@@ -3,7 +3,9 @@
 mod attention;
 mod codec;
 mod device;
+mod layer;
 mod memory;
+mod stopwatch;
 
 use super::Console;
 use crate::cli::{Bench, Common};
@@ -27,5 +29,6 @@ pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outco
             codec::run(&CacheDir::find(common.cache_dir.clone())?, options, console)
         }
         Bench::Memory(options) => memory::run(options, console),
+        Bench::Layer(options) => layer::run(common, options, console),
     }
 }

@@ -75,9 +75,11 @@ fn half_arithmetic_and_subgroups_give_the_oracles_tokens_too() {
         let report = *session.opencl().unwrap().report();
         assert!(report.is_half && report.has_subgroups, "{report:?}");
         drop(session);
-        for model in ["llama", "llama3", "qwen3"] {
-            check_on(&accelerator, model);
-        }
+        check_on(&accelerator, "qwen3");
+    }
+    let Some(accelerator) = platform.accelerator(None) else { return };
+    for model in ["llama", "llama3"] {
+        check_on(&accelerator, model);
     }
 }
 

@@ -106,7 +106,8 @@ fn a_device_without_enough_memory_says_for_what() {
     // A device that says so, and one that finds out.
     let says = "#define _GNU_SOURCE\n#include <dlfcn.h>\n\
         int clGetDeviceInfo(void *d, unsigned n, unsigned long s, void *v, unsigned long *r) {\n\
-            int e = ((typeof(&clGetDeviceInfo))dlsym(RTLD_NEXT, \"clGetDeviceInfo\"))(d, n, s, v, r);\n\
+            typeof(&clGetDeviceInfo) next = dlsym(RTLD_NEXT, \"clGetDeviceInfo\");\n\
+            int e = next(d, n, s, v, r);\n\
             if (n == 0x101F && v) *(unsigned long *)v = 100000;\n\
             return e; }";
     let output = run_on(&plant("cli-small", says, true));
@@ -181,7 +182,8 @@ fn the_compiler_s_process_inherits_the_whole_list_of_drivers() {
     if !has_pocl() {
         return;
     }
-    let loader = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n\
+    let loader = "#define _GNU_SOURCE\n\
+        #include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n\
         int clGetPlatformIDs(unsigned n, void **p, unsigned *c) {\n\
             char *list = getenv(\"OCL_ICD_FILENAMES\");\n\
             int found = list && strstr(list, \"second\");\n\

@@ -34,8 +34,9 @@ pub fn plant(name: &str, text: &str, over_the_loader: bool) -> Planted {
 }
 
 /// The loader with faults. Of each function `NAME_spared` counts down the calls that still pass,
-/// then `NAME_fails` those that fail, and `NAME_calls` counts all. Of all functions together `calls` counts, and the calls from number
-/// `fail_from` on, `fail_count` of them, fail. A call that fails answers `fail_status`.
+/// then `NAME_fails` those that fail, and `NAME_calls` counts all. Of all functions together
+/// `calls` counts, and the calls from number `fail_from` on, `fail_count` of them, fail. A call
+/// that fails answers `fail_status`.
 ///
 /// A call that waits for the device does wait before it fails, as a device that was lost runs
 /// nothing any more; what gives an object back gives it back.

@@ -28,7 +28,7 @@ mod read;
 mod write;
 
 use super::header::{self, Format, HEADER_BYTES, PLANE_ALIGN, Payload};
-use super::{Codec, Geometry, Idempotence, LayerSteps, Opened};
+use super::{ChunkLayout, Codec, Geometry, Idempotence, LayerSteps, Opened};
 use super::{Properties, StepsUse, Work, raw};
 use crate::arena::view;
 use crate::error::{Code, Error, Result};
@@ -45,8 +45,9 @@ pub(super) use write::choose;
 
 const VERSION: u8 = 1;
 const TOKENS: usize = CHUNK_TOKENS as usize;
-/// Channels that are brought into rows at a time when they do not lie so: a cache line of a token.
-const TILE_CHANNELS: usize = 32;
+/// Values from one row of the scratch to the next. A power of two would put the values of a token
+/// into a few sets of the cache.
+const TILE_STRIDE: usize = TOKENS + 32;
 /// Distance between codes of K, in base steps.
 const K_STEPS: f32 = 0.30;
 /// Bits of a K row when nobody knows what it may lose.
@@ -88,8 +89,8 @@ impl Codec for Kv4 {
         HEADER_BYTES + payload_bytes.next_multiple_of(PLANE_ALIGN).min(geometry.raw_payload_bytes())
     }
 
-    fn scratch_bytes(&self, _geometry: &Geometry) -> usize {
-        2 * TILE_CHANNELS * TOKENS + 4 * TOKENS + 2 * TOKENS
+    fn scratch_bytes(&self, geometry: &Geometry) -> usize {
+        2 * tile_values(geometry) + 4 * TOKENS + 2 * TOKENS
     }
 
     fn pack(
@@ -110,7 +111,7 @@ impl Codec for Kv4 {
             let payload = packed.get_mut(HEADER_BYTES..).ok_or(too_small)?;
             let (fixed, k_codes) = payload.split_at_mut_checked(planes.k_codes).ok_or(too_small)?;
             let room = k_codes.len().min(raw_bytes - planes.k_codes);
-            let scratch = Scratch::of(work)?;
+            let scratch = Scratch::of(work, geometry)?;
             let mut writer = Writer { kernels, geometry, planes, scratch };
             let written = match writer.write_v(chunk, fixed)? {
                 true => writer.write_k(steps, chunk, fixed, &mut k_codes[..room])?,
@@ -154,7 +155,7 @@ impl Codec for Kv4 {
         values: &mut [u16],
     ) -> Result<()> {
         let kernels = work.kernels;
-        let scratch = Scratch::of(work)?;
+        let scratch = Scratch::of(work, &opened.geometry)?;
         let Some(payload) = opened.own_payload(CodecId::Kv4, part, values)? else {
             return Ok(());
         };
@@ -220,6 +221,14 @@ impl Planes {
     }
 }
 
+/// Values of scratch for the rows of one head; none where they lie so in memory.
+fn tile_values(geometry: &Geometry) -> usize {
+    match geometry.layout {
+        ChunkLayout::TokenMajor => geometry.head_dim() * TILE_STRIDE,
+        ChunkLayout::ChannelMajor => 0,
+    }
+}
+
 /// A worker's scratch, taken apart.
 struct Scratch<'a> {
     tile: &'a mut [u16],
@@ -229,10 +238,9 @@ struct Scratch<'a> {
 }
 
 impl<'a> Scratch<'a> {
-    fn of(work: &'a mut Work<'_>) -> Result<Self> {
-        let bytes = 2 * TILE_CHANNELS * TOKENS + 4 * TOKENS + 2 * TOKENS;
-        let scratch = work.scratch(bytes)?;
-        let (tile, rest) = scratch.split_at_mut(2 * TILE_CHANNELS * TOKENS);
+    fn of(work: &'a mut Work<'_>, geometry: &Geometry) -> Result<Self> {
+        let scratch = work.scratch(Kv4.scratch_bytes(geometry))?;
+        let (tile, rest) = scratch.split_at_mut(2 * tile_values(geometry));
         let (factors, greatest) = rest.split_at_mut(4 * TOKENS);
         Ok(Scratch {
             tile: view::numbers_mut(tile).ok_or(MISALIGNED)?,

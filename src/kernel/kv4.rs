@@ -13,6 +13,9 @@
 //! between them at equal distances. A row of V has a step for each token, which all channels of a
 //! head share, and codes of two's complement from -7 to 7.
 
+#[cfg(test)]
+mod tests;
+
 use super::portable::{
     F16_INFINITY, F16_MAGNITUDE, f16_from_f32, f32_from_f16, scale_word, step_of,
 };
@@ -180,20 +183,24 @@ impl Kv4VEncode {
     }
 }
 
+type VDecode = unsafe fn(&[u8], &[u16], &[f32], &mut [u16]);
+
 /// Codes of a row of V back to F16 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv4VDecode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: unsafe fn(&[u8], &[f32], &mut [u16]),
+    pub(super) run: VDecode,
 }
 
 impl Kv4VDecode {
-    /// Decodes with each token's step; any codes are safe.
-    pub fn call(&self, codes: &[u8], steps: &[f32], values: &mut [u16]) {
+    /// Decodes with each token's scale word and the step that it stands for, [`kv4_step`]; any
+    /// codes are safe.
+    pub fn call(&self, codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
         check_v_row(values.len(), steps.len(), codes.len());
+        assert_eq!(scales.len(), steps.len());
         // SAFETY: lengths fit, just checked; the flags given to `Kernels::select` promise the CPU.
-        unsafe { (self.run)(codes, steps, values) }
+        unsafe { (self.run)(codes, scales, steps, values) }
     }
 }
 
@@ -238,36 +245,33 @@ fn nearest(number: f32) -> u8 {
 
 /// Codes a row of K.
 pub fn encode(values: &[u16], row: &Kv4Row, codes: &mut [u8]) {
-    let (min, steps_per_one, top) = (f32_from_f16(row.min), 1.0 / row.step(), row.top());
     let (nibbles, upper) = codes.split_at_mut(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    encode_blocks(values, row.width, nibbles, upper, |half| {
-        nearest((f32_from_f16(half) - min) * steps_per_one) & top
-    });
-}
-
-/// Codes whole and partial blocks by one function.
-#[inline(always)]
-pub(super) fn encode_blocks(
-    values: &[u16],
-    width: u8,
-    nibbles: &mut [u8],
-    upper: &mut [u8],
-    code: impl Fn(u16) -> u8,
-) {
     let (nibbles, _) = nibbles.as_chunks_mut::<KV4_NIBBLE_BYTES>();
     let upper_bytes = upper.len() / nibbles.len().max(1);
     for (block, (values, nibbles)) in values.chunks(KV4_BLOCK).zip(nibbles).enumerate() {
-        let mut codes = [0; KV4_BLOCK];
-        for (place, &half) in codes.iter_mut().zip(values) {
-            *place = code(half);
-        }
-        put_block(&codes, width, nibbles, &mut upper[block * upper_bytes..][..upper_bytes]);
+        encode_block(values, row, nibbles, &mut upper[block * upper_bytes..][..upper_bytes]);
     }
+}
+
+/// Codes up to one block.
+#[inline(always)]
+pub(super) fn encode_block(
+    values: &[u16],
+    row: &Kv4Row,
+    nibbles: &mut [u8; KV4_NIBBLE_BYTES],
+    upper: &mut [u8],
+) {
+    let (min, steps_per_one, top) = (f32_from_f16(row.min), 1.0 / row.step(), row.top());
+    let mut codes = [0; KV4_BLOCK];
+    for (code, &half) in codes.iter_mut().zip(values) {
+        *code = nearest((f32_from_f16(half) - min) * steps_per_one) & top;
+    }
+    put_block(&codes, row.width, nibbles, upper);
 }
 
 /// Writes the planes of one block.
 #[inline(always)]
-pub(super) fn put_block(
+fn put_block(
     codes: &[u8; KV4_BLOCK],
     width: u8,
     nibbles: &mut [u8; KV4_NIBBLE_BYTES],
@@ -345,7 +349,7 @@ pub fn v_encode(values: &[u16], steps_per_one: &[f32], codes: &mut [u8]) {
 }
 
 /// Decodes a row of V.
-pub fn v_decode(codes: &[u8], steps: &[f32], values: &mut [u16]) {
+pub fn v_decode(codes: &[u8], _scales: &[u16], steps: &[f32], values: &mut [u16]) {
     let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
     let blocks = values.chunks_mut(KV4_BLOCK).zip(steps.chunks(KV4_BLOCK));
     for ((values, steps), nibbles) in blocks.zip(codes) {

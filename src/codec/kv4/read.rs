@@ -1,6 +1,6 @@
 //! Unpacking: rows are decoded along tokens and brought to where the layout wants them.
 
-use super::{CONSTANT, MISALIGNED, Planes, Scratch, TILE_CHANNELS, TOKENS, VERBATIM, k_rows};
+use super::{CONSTANT, MISALIGNED, Planes, Scratch, TILE_STRIDE, TOKENS, VERBATIM, k_rows};
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry};
 use crate::error::Result;
@@ -26,19 +26,16 @@ impl Reader<'_> {
             }
             return;
         }
-        for first in (0..head_dim).step_by(TILE_CHANNELS) {
-            let channels = TILE_CHANNELS.min(head_dim - first);
-            for (channel, row) in tile.chunks_exact_mut(TOKENS).take(channels).enumerate() {
-                body(first + channel, &mut row[..tokens]);
-            }
-            let matrix = Matrix {
-                rows: channels,
-                columns: tokens,
-                from_stride: TOKENS,
-                to_stride: head_dim,
-            };
-            self.kernels.transpose.call(&matrix, tile, &mut part[first..]);
+        for (channel, row) in tile.chunks_exact_mut(TILE_STRIDE).enumerate() {
+            body(channel, &mut row[..tokens]);
         }
+        let matrix = Matrix {
+            rows: head_dim,
+            columns: tokens,
+            from_stride: TILE_STRIDE,
+            to_stride: head_dim,
+        };
+        self.kernels.transpose.call(&matrix, tile, part);
     }
 
     pub(super) fn read_k(&self, head: usize, scratch: Scratch<'_>, part: &mut [u16]) -> Result<()> {
@@ -78,7 +75,7 @@ impl Reader<'_> {
         let codes = &self.payload[first..planes.k_codes];
         self.rows(scratch.tile, part, |channel, values| {
             let codes = &codes[channel * row_bytes..][..row_bytes];
-            self.kernels.kv4_v_decode.call(codes, steps, values);
+            self.kernels.kv4_v_decode.call(codes, scales, steps, values);
         });
         Ok(())
     }

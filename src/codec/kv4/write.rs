@@ -1,7 +1,7 @@
 //! Packing: rows are taken along tokens, measured and coded.
 
 use super::{
-    CONSTANT, K_STEPS, MISALIGNED, Planes, Scratch, TILE_CHANNELS, TOKENS, VERBATIM, WIDTH_BLIND,
+    CONSTANT, K_STEPS, MISALIGNED, Planes, Scratch, TILE_STRIDE, TOKENS, VERBATIM, WIDTH_BLIND,
 };
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry, LayerSteps};
@@ -58,18 +58,15 @@ impl Writer<'_> {
             }
             return;
         }
-        for first in (0..head_dim).step_by(TILE_CHANNELS) {
-            let channels = TILE_CHANNELS.min(head_dim - first);
-            let matrix = Matrix {
-                rows: tokens,
-                columns: channels,
-                from_stride: head_dim,
-                to_stride: TOKENS,
-            };
-            kernels.transpose.call(&matrix, &part[first..], tile);
-            for (channel, row) in tile.chunks_exact(TOKENS).take(channels).enumerate() {
-                body(first + channel, &row[..tokens]);
-            }
+        let matrix = Matrix {
+            rows: tokens,
+            columns: head_dim,
+            from_stride: head_dim,
+            to_stride: TILE_STRIDE,
+        };
+        kernels.transpose.call(&matrix, part, tile);
+        for (channel, row) in tile.chunks_exact(TILE_STRIDE).enumerate() {
+            body(channel, &row[..tokens]);
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 0 mode: bit 0 codec, bits 1 and 2 how the packed chunk is made,
-//!   bit 3 raw payload, bit 4 channel-major                          4 layer
+//!   bit 3 raw payload, bit 4 channel-major, bit 5 codec             4 layer
 //! 1 kv_heads     2 head_dim, an index     3 tokens                  5 chunk
 //! 6 the packed chunk, or what it is made from
 //! ```
@@ -25,7 +25,11 @@ const HEADER_CRC_AT: usize = 60;
 pub fn packed(data: &[u8]) -> bool {
     let mut reader = Reader(data);
     let mode = reader.byte();
-    let codec = codec(if mode & 1 == 0 { CodecId::Raw } else { CodecId::Q8 });
+    let codec = codec(match (mode & 1, mode >> 5 & 1) {
+        (0, _) => CodecId::Raw,
+        (_, 0) => CodecId::Q8,
+        _ => CodecId::Kv4,
+    });
     let geometry = geometry(&mut reader, mode >> 4 & 1 != 0);
     let kernels = [Kernels::portable(), Kernels::select(CpuFlags::detect())];
     if !is_legal(&geometry) {

@@ -6,11 +6,13 @@
 //! written is never read back.
 //!
 //! A packed chunk is a 64-byte header (`header`), then planes that each start at a multiple of 64.
-//! `raw` copies, `q8` holds 8-bit codes. `steps` are what a model's K may lose, frozen for as long
-//! as a context lives. [`codec`] finds a codec by its name, [`find`] by what a header says.
+//! `raw` copies, `q8` holds 8-bit codes, `kv4` about 4-bit ones. `steps` are what a model's K may
+//! lose, frozen for as long as a context lives. [`codec`] finds a codec by its name, [`find`] by
+//! what a header says.
 
 mod geometry;
 mod header;
+mod kv4;
 mod opened;
 mod q8;
 mod raw;
@@ -20,6 +22,7 @@ mod tests;
 
 pub use geometry::{ChunkLayout, Geometry};
 pub use header::{HEADER_BYTES, PLANE_ALIGN};
+pub use kv4::Kv4;
 pub use opened::{Opened, Work};
 pub use q8::Q8;
 pub use raw::Raw;
@@ -139,7 +142,7 @@ pub trait Codec: Sync {
 }
 
 /// Every codec, at the place that its number gives.
-static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8];
+static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8, &Kv4];
 
 /// The codec of that name.
 pub fn codec(id: CodecId) -> &'static dyn Codec {

@@ -81,6 +81,8 @@ pub enum MzCodec {
     Raw = 1,
     /// 8-bit codes with one scale a group; half the size.
     Q8 = 2,
+    /// 4-bit codes, of K by channel with up to 6 bits; less than a third of the size.
+    Kv4 = 3,
 }
 
 /// Which units leave first. They come back in the order in which compute needs them.

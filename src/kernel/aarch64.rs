@@ -2,6 +2,9 @@
 //!
 //! Every function here gives the portable twin's result to the bit.
 
+#[path = "aarch64/kv4.rs"]
+mod kv4;
+
 use super::Kernels;
 use super::cpu::CpuFlags;
 use super::portable::{self, F16_INFINITY, q8_scale_word, q8_step};
@@ -23,7 +26,7 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
     if flags.contains(CpuFlags::NEON.union(CpuFlags::FP16)) {
         table.q8_unpack = Q8Unpack { isa: "fp16", run: q8_unpack_fp16 };
     }
-    table
+    kv4::improve(table, flags)
 }
 
 /// Needs NEON, and equal lengths.

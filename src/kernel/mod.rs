@@ -10,6 +10,7 @@
 //! control word must be as the system sets it up.
 
 pub mod cpu;
+pub mod kv4;
 pub mod portable;
 mod typed;
 
@@ -31,6 +32,7 @@ pub(crate) mod support;
 mod tests;
 
 pub use cpu::CpuFlags;
+pub use kv4::{Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode};
 pub use typed::{Crc32c, F16ToF32, F32ToF16, Matrix, Q8_GROUP, Q8Pack, Q8Unpack, Transpose};
 
 #[cfg(feature = "infer")]
@@ -53,6 +55,16 @@ pub struct Kernels {
     pub q8_unpack: Q8Unpack,
     /// Rows to columns.
     pub transpose: Transpose,
+    /// Ends of a K row.
+    pub kv4_spread: Kv4Spread,
+    /// A K row to 4 to 6-bit codes.
+    pub kv4_encode: Kv4Encode,
+    /// 4 to 6-bit codes to a K row.
+    pub kv4_decode: Kv4Decode,
+    /// A V row to 4-bit codes.
+    pub kv4_v_encode: Kv4VEncode,
+    /// 4-bit codes to a V row.
+    pub kv4_v_decode: Kv4VDecode,
 }
 
 impl Kernels {
@@ -66,6 +78,11 @@ impl Kernels {
             q8_pack: Q8Pack { isa: ISA, run: portable::q8_pack },
             q8_unpack: Q8Unpack { isa: ISA, run: portable::q8_unpack },
             transpose: Transpose { isa: ISA, run: portable::transpose },
+            kv4_spread: Kv4Spread { isa: ISA, run: kv4::spread },
+            kv4_encode: Kv4Encode { isa: ISA, run: kv4::encode },
+            kv4_decode: Kv4Decode { isa: ISA, run: kv4::decode },
+            kv4_v_encode: Kv4VEncode { isa: ISA, run: kv4::v_encode },
+            kv4_v_decode: Kv4VDecode { isa: ISA, run: kv4::v_decode },
         }
     }
 

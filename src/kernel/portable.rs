@@ -131,25 +131,37 @@ pub const Q8_STEP_MAX: u16 = 0x6007;
 /// cycle changes nothing. The step form is preferred: code times step is then exact in F32.
 #[inline(always)]
 pub const fn q8_scale_word(absmax: u16) -> u16 {
+    scale_word(absmax, Q8_MAX, Q8_STEP_MAX)
+}
+
+/// The same for codes up to `code_max`, of which 7 and 127 are proven.
+#[inline(always)]
+pub(super) const fn scale_word(absmax: u16, code_max: f32, step_max: u16) -> u16 {
     if absmax < Q8_STEP_FORM_FROM {
         return Q8_ABSMAX_FORM | absmax;
     }
-    let first = f16_from_f32(f32_from_f16(absmax) / Q8_MAX);
-    let first = if first > Q8_STEP_MAX { Q8_STEP_MAX } else { first };
-    let reproduced = f16_from_f32(Q8_MAX * f32_from_f16(first));
-    f16_from_f32(f32_from_f16(reproduced) / Q8_MAX)
+    let first = f16_from_f32(f32_from_f16(absmax) / code_max);
+    let first = if first > step_max { step_max } else { first };
+    let reproduced = f16_from_f32(code_max * f32_from_f16(first));
+    f16_from_f32(f32_from_f16(reproduced) / code_max)
 }
 
 /// The step between codes that a scale word stands for.
 #[inline(always)]
 pub const fn q8_step(word: u16) -> f32 {
+    step_of(word, Q8_MAX)
+}
+
+/// The same for codes up to `code_max`.
+#[inline(always)]
+pub(super) const fn step_of(word: u16, code_max: f32) -> f32 {
     /// 2^-24, the least F16 magnitude: a smaller step would make unstable codes.
     const STEP_MIN: f32 = f32::from_bits((127 - 24) << 23);
     let value = f32_from_f16(word & F16_MAGNITUDE);
     if word & Q8_ABSMAX_FORM == 0 {
         return value;
     }
-    let step = value * (1.0 / Q8_MAX);
+    let step = value * (1.0 / code_max);
     if step < STEP_MIN { STEP_MIN } else { step }
 }
 

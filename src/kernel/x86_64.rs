@@ -2,6 +2,9 @@
 //!
 //! Every function here gives the portable twin's result to the bit.
 
+#[path = "x86_64/kv4.rs"]
+mod kv4;
+
 use super::Kernels;
 use super::cpu::CpuFlags;
 use super::portable::{self, F16_INFINITY, q8_scale_word, q8_step};
@@ -22,7 +25,7 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.q8_pack = Q8Pack { isa: "avx2", run: q8_pack_avx2 };
         table.q8_unpack = Q8Unpack { isa: "avx2", run: q8_unpack_avx2 };
     }
-    table
+    kv4::improve(table, flags)
 }
 
 /// Needs AVX and F16C, and equal lengths.

@@ -2,10 +2,12 @@
 
 mod cycles;
 mod hostile;
+mod kv4;
 mod layouts;
 mod steps;
 
-use super::{ChunkLayout, Codec, Geometry, LayerSteps, Steps, Work, codec, mean_square};
+use super::{ChunkLayout, Codec, Geometry, HEADER_BYTES, LayerSteps, RotaryPairs};
+use super::{Steps, Work, codec, mean_square};
 use crate::error::Result;
 use crate::kernel::Kernels;
 use crate::kernel::support::{Random, rungs};
@@ -129,7 +131,28 @@ fn unpack(codec: &dyn Codec, geometry: &Geometry, packed: &[u8]) -> Vec<u16> {
     PLAIN.unpack(codec, geometry, packed)
 }
 
-/// The two real chunks of the fixtures, in the library's order.
+/// Writes both checksums anew, so that a change of other bytes is not found by them.
+fn seal(packed: &mut [u8]) {
+    let crc = |bytes: &[u8]| KERNELS.crc32c.call(0, bytes).to_le_bytes();
+    let payload_crc = crc(&packed[HEADER_BYTES..]);
+    packed[24..28].copy_from_slice(&payload_crc);
+    let header_crc = crc(&packed[..60]);
+    packed[60..64].copy_from_slice(&header_crc);
+}
+
+/// The step profile of the model behind the real chunks.
+fn real_steps(memory: &mut Vec<f32>) -> Steps<'_> {
+    let shape = geometry(3, 64, 256).shape;
+    let (energies, _) = include_bytes!("../../../tests/fixtures/kv/qstat.f32").as_chunks::<4>();
+    *memory = energies.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+    let [layer0, layer19] =
+        real_chunks().map(|chunk| mean_square(std::iter::once(&chunk[..shape.block_values()])));
+    let mut squares = [1.0; 30];
+    (squares[0], squares[19]) = (layer0, layer19);
+    Steps::from_energy(&KERNELS, shape, &squares, RotaryPairs::Adjacent, memory).unwrap()
+}
+
+/// The two real chunks of the fixtures, of layers 0 and 19, in the library's order.
 fn real_chunks() -> [Vec<u16>; 2] {
     let layer0: [&[u8]; 2] = [
         include_bytes!("../../../tests/fixtures/kv/layer00_chunk2_k.f16"),

@@ -1,7 +1,7 @@
 //! The step profile: its arithmetic against a plain computation, its form against hostile bytes.
 
 use super::*;
-use crate::codec::{RotaryPairs, STEPS_HEADER_BYTES};
+use crate::codec::STEPS_HEADER_BYTES;
 use crate::error::{Code, Error};
 
 const SHAPE: KvShape = KvShape { layers: 3, kv_heads: 2, head_dim: 32 };

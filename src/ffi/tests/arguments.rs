@@ -240,7 +240,8 @@ fn every_result_has_a_text_and_every_failure_its_details() {
 
 #[test]
 fn every_codec_has_a_number() {
-    let numbers = [(CodecId::Raw, MzCodec::Raw), (CodecId::Q8, MzCodec::Q8)];
+    let numbers =
+        [(CodecId::Raw, MzCodec::Raw), (CodecId::Q8, MzCodec::Q8), (CodecId::Kv4, MzCodec::Kv4)];
     assert_eq!(numbers.len(), CodecId::ALL.len());
     for (codec, number) in numbers {
         assert_eq!(codec as u32 + 1, number as u32);

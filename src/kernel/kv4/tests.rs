@@ -1,0 +1,205 @@
+//! Every rung against the portable rows, and those against the definition of the planes.
+
+use super::super::Kernels;
+use super::super::support::guard::Guarded;
+use super::super::support::{Random, rungs};
+use super::*;
+use crate::kernel::CpuFlags;
+use crate::kernel::portable::{Q8_ABSMAX_FORM, Q8_STEP_FORM_FROM};
+use std::vec::Vec;
+
+/// Lengths of rows: every one up to two chunks, then some.
+fn lengths() -> impl Iterator<Item = usize> {
+    (1..=260).chain([287, 288, 289, 512])
+}
+
+/// Values of a random span and the row that codes them. Some rows are not stable.
+fn random_row(random: &mut Random, length: usize) -> (Kv4Row, Vec<u16>) {
+    let base = random.below(28) as u16;
+    let mut values: Vec<u16> = (0..length.max(2))
+        .map(|_| random.u16() & 0x83FF | (base + random.u16() % 4) << 10)
+        .collect();
+    // The ends differ.
+    (values[0], values[1]) = (0x0400 | base << 10, 0x8400 | base << 10);
+    let places = values.len() as u64;
+    values.rotate_left(random.below(places) as usize);
+    let span = spread(&values);
+    assert!(span.is_finite);
+    let width = 4 + random.below(3) as u8;
+    values.truncate(length);
+    (Kv4Row { min: span.min, max: span.max, width }, values)
+}
+
+#[test]
+fn flags_choose_the_rung() {
+    let names = |flags| {
+        let table = Kernels::select(flags);
+        let rows = [table.kv4_spread.isa, table.kv4_encode.isa, table.kv4_v_encode.isa];
+        assert!(rows.iter().all(|isa| *isa == rows[0]));
+        [rows[0], table.kv4_decode.isa, table.kv4_v_decode.isa, table.transpose.isa]
+    };
+    assert_eq!(names(CpuFlags::empty()), ["portable"; 4]);
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(names(CpuFlags::F16C), ["portable"; 4]);
+        let both = CpuFlags::F16C | CpuFlags::AVX2;
+        assert_eq!(names(both), ["avx2"; 4]);
+        assert_eq!(names(CpuFlags::all()), ["avx2", "avx512", "avx512", "avx2"]);
+    } else if cfg!(target_arch = "aarch64") {
+        assert_eq!(names(CpuFlags::NEON), ["neon"; 4]);
+        assert_eq!(names(CpuFlags::all()), ["neon", "neon", "fp16", "neon"]);
+    }
+}
+
+#[test]
+fn planes_are_as_documented() {
+    let mut random = Random::new(91);
+    for width in 4..=6u8 {
+        let row = Kv4Row { min: 0, max: 0x3C00, width };
+        let blocks = 3;
+        let codes: Vec<u8> = (0..row.code_bytes(blocks)).map(|_| random.byte()).collect();
+        let mut values = std::vec![0; 32 * blocks];
+        decode(&row, &codes, &mut values);
+        for (token, &value) in values.iter().enumerate() {
+            let (block, place) = (token / 32, token % 32);
+            let byte = codes[16 * block + place % 16];
+            let low = if place < 16 { byte & 15 } else { byte >> 4 };
+            let upper = &codes[16 * blocks..];
+            let high = match width {
+                5 => upper[4 * block + place / 8] >> (place % 8) & 1,
+                6 => upper[8 * block + place % 8] >> (2 * (place / 8)) & 3,
+                _ => 0,
+            };
+            let code = f32::from(low + 16 * high);
+            let top = f32::from(row.top());
+            let expected = if code == top { 0x3C00 } else { f16_from_f32(code * (1.0 / top)) };
+            assert_eq!(value, expected, "{width} {token}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_k_equal_portable_at_every_length_between_guard_pages() {
+    let rungs = rungs();
+    let mut random = Random::new(92);
+    let mut memory: [Guarded; 2] = core::array::from_fn(|_| Guarded::new(1024));
+    for (length, _) in lengths().flat_map(|length| [(length, 0), (length, 1), (length, 2)]) {
+        let (row, input) = random_row(&mut random, length);
+        let bytes = row.code_bytes(length.div_ceil(KV4_BLOCK));
+        let mut expected = (std::vec![0; bytes], std::vec![0; length], std::vec![0; length]);
+        encode(&input, &row, &mut expected.0);
+        decode(&row, &expected.0, &mut expected.1);
+        let noise: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
+        decode(&row, &noise, &mut expected.2);
+        let span = spread(&input);
+        for ((name, kernels), at_end) in rungs.iter().flat_map(|rung| [(rung, false), (rung, true)])
+        {
+            let what = (name, row, length);
+            let [values, codes] = &mut memory;
+            let (values, codes) = (values.at(at_end, length), codes.at(at_end, bytes));
+            values.copy_from_slice(&input);
+            assert_eq!(kernels.kv4_spread.call(values), span, "{what:?}");
+            codes.fill(0xAA);
+            kernels.kv4_encode.call(values, &row, codes);
+            assert_eq!(codes, expected.0, "{what:?}");
+            kernels.kv4_decode.call(&row, codes, values);
+            assert_eq!(values, expected.1, "{what:?}");
+            codes.copy_from_slice(&noise);
+            kernels.kv4_decode.call(&row, codes, values);
+            assert_eq!(values, expected.2, "{what:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_v_equal_portable_at_every_length_between_guard_pages() {
+    let rungs = rungs();
+    let mut random = Random::new(93);
+    let mut memory: [Guarded; 4] = core::array::from_fn(|_| Guarded::new(4 * 512));
+    for length in lengths() {
+        let input: Vec<u16> = (0..length).map(|_| random.u16() & 0xBBFF).collect();
+        // Some rows have steps only, others the second form too.
+        let least = if length % 2 == 0 { Q8_STEP_FORM_FROM } else { 0 };
+        let mut word =
+            |half: &u16| kv4_scale_word((half & 0x7FFF).max(random.u16() & 0x3BFF).max(least));
+        let words: Vec<u16> = input.iter().map(&mut word).collect();
+        let bytes = length.div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES;
+        let noise: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
+        let steps: Vec<f32> = words.iter().map(|&word| kv4_step(word)).collect();
+        let per_one: Vec<f32> = steps.iter().map(|step| 1.0 / step).collect();
+        let mut expected = (std::vec![0; bytes], std::vec![0; length]);
+        v_encode(&input, &per_one, &mut expected.0);
+        v_decode(&noise, &words, &steps, &mut expected.1);
+        for ((name, kernels), at_end) in rungs.iter().flat_map(|rung| [(rung, false), (rung, true)])
+        {
+            let [values, codes, factors, scales] = &mut memory;
+            let (values, codes) = (values.at(at_end, length), codes.at(at_end, bytes));
+            let factors = factors.at(at_end, length);
+            values.copy_from_slice(&input);
+            factors.copy_from_slice(&per_one);
+            codes.fill(0xAA);
+            kernels.kv4_v_encode.call(values, factors, codes);
+            assert_eq!(codes, expected.0, "{name} {length}");
+            codes.copy_from_slice(&noise);
+            factors.copy_from_slice(&steps);
+            let scales = scales.at(at_end, length);
+            scales.copy_from_slice(&words);
+            kernels.kv4_v_decode.call(codes, scales, factors, values);
+            assert_eq!(values, expected.1, "{name} {length}");
+        }
+    }
+}
+
+#[test]
+fn spreads_see_every_end_at_every_place() {
+    let rungs = rungs();
+    for (name, kernels) in &rungs {
+        for (at, special) in
+            (0..67).flat_map(|at| [0x7C00, 0xFC00, 0x7E01, 0xFFFF].map(|s| (at, s)))
+        {
+            let mut values = [0x3C00; 67];
+            values[at] = special;
+            assert!(!kernels.kv4_spread.call(&values).is_finite, "{name} {special:#06x} {at}");
+            values[at] = 0x7BFF;
+            values[(at + 20) % 67] = 0xFBFF;
+            let expected = Kv4Span { min: 0xFBFF, max: 0x7BFF, is_finite: true };
+            assert_eq!(kernels.kv4_spread.call(&values), expected, "{name} {at}");
+            values.fill(0x8000);
+            values[at] = 0x8001;
+            let expected = Kv4Span { min: 0x8001, max: 0, is_finite: true };
+            assert_eq!(kernels.kv4_spread.call(&values), expected, "{name} {at}");
+        }
+    }
+}
+
+#[test]
+fn second_cycle_changes_nothing_for_any_absmax_and_code_of_v() {
+    for absmax in 0..F16_INFINITY {
+        let word = kv4_scale_word(absmax);
+        assert_eq!(word & Q8_ABSMAX_FORM == 0, absmax >= Q8_STEP_FORM_FROM);
+        assert!(word & Q8_ABSMAX_FORM != 0 || word <= KV4_V_STEP_MAX, "{absmax:#06x}");
+        let step = kv4_step(word);
+        let code = |half: u16| nearest(f32_from_f16(half) * (1.0 / step)).cast_signed();
+        let top = code(absmax);
+        assert!(top == 7 || u16::from(top.cast_unsigned()) == absmax, "{absmax:#06x}");
+        let value = |code: i8| f16_from_f32(f32::from(code) * step);
+        assert_eq!(kv4_scale_word(value(top)), word, "{absmax:#06x}");
+        for number in -top..=top {
+            assert!(value(number) & F16_MAGNITUDE < F16_INFINITY);
+            assert_eq!(code(value(number)), number, "{absmax:#06x}");
+        }
+    }
+}
+
+#[test]
+#[should_panic]
+fn a_width_that_there_is_not_is_a_programmer_error() {
+    let row = Kv4Row { min: 0, max: 0x3C00, width: 7 };
+    Kernels::portable().kv4_decode.call(&row, &[0; 16], &mut [0; 32]);
+}
+
+#[test]
+#[should_panic]
+fn a_missing_block_is_a_programmer_error() {
+    let row = Kv4Row { min: 0, max: 0x3C00, width: 4 };
+    Kernels::portable().kv4_encode.call(&[0; 33], &row, &mut [0; 16]);
+}

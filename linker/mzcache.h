@@ -94,6 +94,8 @@ typedef enum mz_codec {
     MZ_CODEC_RAW = 1,
     // 8-bit codes with one scale a group; half the size.
     MZ_CODEC_Q8 = 2,
+    // Multiples of steps in prefix codes; a sixth of the size.
+    MZ_CODEC_KVH = 3,
 } mz_codec;
 
 // Which units leave first. They come back in the order in which compute needs them.

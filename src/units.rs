@@ -229,17 +229,20 @@ pub enum CodecId {
     /// 8-bit codes with one scale a group; the default.
     #[default]
     Q8 = 1,
+    /// Multiples of steps in prefix codes: saves most.
+    Kvh = 2,
 }
 
 impl CodecId {
     /// All of them, in the order of their numbers.
-    pub const ALL: [CodecId; 2] = [CodecId::Raw, CodecId::Q8];
+    pub const ALL: [CodecId; 3] = [CodecId::Raw, CodecId::Q8, CodecId::Kvh];
 
     /// As command lines, profiles and reports write it.
     pub const fn name(self) -> &'static str {
         match self {
             CodecId::Raw => "raw",
             CodecId::Q8 => "q8",
+            CodecId::Kvh => "kvh",
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod geometry;
 mod header;
+mod kvh;
 mod opened;
 mod q8;
 mod raw;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use geometry::{ChunkLayout, Geometry};
 pub use header::{HEADER_BYTES, PLANE_ALIGN};
+pub use kvh::Kvh;
 pub use opened::{Opened, Work};
 pub use q8::Q8;
 pub use raw::Raw;
@@ -139,7 +141,7 @@ pub trait Codec: Sync {
 }
 
 /// Every codec, at the place that its number gives.
-static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8];
+static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8, &Kvh];
 
 /// The codec of that name.
 pub fn codec(id: CodecId) -> &'static dyn Codec {

@@ -81,6 +81,8 @@ pub enum MzCodec {
     Raw = 1,
     /// 8-bit codes with one scale a group; half the size.
     Q8 = 2,
+    /// Multiples of steps in prefix codes; a sixth of the size.
+    Kvh = 3,
 }
 
 /// Which units leave first. They come back in the order in which compute needs them.

@@ -27,7 +27,7 @@ fn samples() -> [(CodecId, Geometry, Vec<u8>); 3] {
 }
 
 /// Writes both checksums anew, so that a change of other bytes is not found by them.
-fn seal(packed: &mut [u8]) {
+pub(super) fn seal(packed: &mut [u8]) {
     let crc = |bytes: &[u8]| KERNELS.crc32c.call(0, bytes).to_le_bytes();
     let payload_crc = crc(&packed[HEADER_BYTES..]);
     packed[24..28].copy_from_slice(&payload_crc);

@@ -5,6 +5,7 @@ use super::*;
 #[cfg(mz_asm)]
 use crate::kernel::CpuFlags;
 use crate::kernel::Kernels;
+use crate::kernel::portable::f32_from_f16;
 use crate::kernel::support::guard::Guarded;
 use crate::kernel::support::{Random, rungs};
 use std::vec::Vec;
@@ -157,6 +158,84 @@ fn lengths_are_those_of_the_mixtures() {
             }
         }
         assert_eq!(*committed, best.1, "table {table}");
+    }
+}
+
+/// Rows of 256 residuals of the real chunks: K with steps for each channel by query energy, V with
+/// steps for each token by mean square, as the kvh codec has them.
+fn real_rows(values: &[u8], energies: Option<&[u8]>) -> Vec<Vec<i16>> {
+    let (halves, _) = values.as_chunks::<2>();
+    let number = |&bytes: &[u8; 2]| f64::from(f32_from_f16(u16::from_le_bytes(bytes)));
+    let values: Vec<f64> = halves.iter().map(number).collect();
+    let mean_square = |values: &[f64]| {
+        values.iter().map(|value| value * value).sum::<f64>() / values.len() as f64
+    };
+    let energies: Vec<f64> = energies.map_or(Vec::new(), |bytes| {
+        let single = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
+        bytes.as_chunks::<4>().0.iter().map(single).collect()
+    });
+    let (square, energy_sum) = (mean_square(&values), energies.iter().sum::<f64>());
+    let steps: Vec<f64> = (0..values.len())
+        .map(|place| match energies.get((place % 192) ^ 1) {
+            None => {
+                let token_and_head = &values[place / 64 * 64..][..64];
+                0.7 * 2f64.powf(mean_square(token_and_head).log2().round() / 2.0)
+            }
+            Some(other) => {
+                let energy = (energies[place % 192] + other) / 2.0;
+                0.5 * 0.55 * (square * energy_sum / 192.0 / energy).sqrt()
+            }
+        })
+        .collect();
+    let row = |channel: usize| {
+        let places = (channel..values.len()).step_by(192);
+        let codes: Vec<f64> = places.map(|place| (values[place] / steps[place]).round()).collect();
+        let mean = (codes.iter().sum::<f64>() / codes.len() as f64).round();
+        codes.iter().map(|code| (code - mean) as i16).collect()
+    };
+    (0..192).map(row).collect()
+}
+
+/// Bits a value of real rows, each under its best table: with these codes, and with ideal ones for
+/// the same mixtures.
+fn real_bits(rows: &[Vec<i16>]) -> [f64; 2] {
+    let ideal_costs: Vec<Vec<f64>> = (0..TABLES)
+        .map(|table| {
+            let deviation = 0.25 * 2f64.powf(table as f64 / 2.0);
+            let shares: Vec<f64> = (0..=20).map(|residual| share(residual, deviation)).collect();
+            shares.iter().map(|share| -share.max(1e-9).log2()).collect()
+        })
+        .collect();
+    let mut bits = [0.0; 2];
+    for row in rows {
+        bits[0] += cheapest(&KERNELS.huffman_encode.costs(&Indices::new(row))).1 as f64;
+        let ideal = |costs: &Vec<f64>| -> f64 {
+            let cost = |residual: &i16| costs.get(usize::from(residual.unsigned_abs()));
+            row.iter().map(|residual| cost(residual).copied().unwrap_or(26.0)).sum()
+        };
+        bits[1] += ideal_costs.iter().map(ideal).fold(f64::INFINITY, f64::min);
+    }
+    bits.map(|bits| bits / (256 * rows.len()) as f64)
+}
+
+#[test]
+fn real_rows_take_little_more_than_ideal_codes() {
+    macro_rules! fixture {
+        ($name:literal) => {
+            include_bytes!(concat!("../../../tests/fixtures/kv/", $name))
+        };
+    }
+    let [mut k, mut v] = [Vec::new(), Vec::new()];
+    let energies = fixture!("layer00_q_energy.f32");
+    k.extend(real_rows(fixture!("layer00_chunk2_k.f16"), Some(energies)));
+    let energies = fixture!("layer19_q_energy.f32");
+    k.extend(real_rows(fixture!("layer19_chunk7_k.f16"), Some(energies)));
+    v.extend(real_rows(fixture!("layer00_chunk2_v.f16"), None));
+    v.extend(real_rows(fixture!("layer19_chunk7_v.f16"), None));
+    // A code has whole bits: where most residuals are 0, one bit is more than they are worth.
+    for (rows, more_max) in [(k, 0.09), (v, 0.05)] {
+        let [bits, ideal] = real_bits(&rows);
+        assert!((2.0..3.0).contains(&bits) && bits < ideal + more_max, "{bits} {ideal}");
     }
 }
 

@@ -96,6 +96,8 @@ typedef enum mz_codec {
     MZ_CODEC_Q8 = 2,
     // 4-bit codes, of K by channel with up to 6 bits; less than a third of the size.
     MZ_CODEC_KV4 = 3,
+    // Multiples of steps in prefix codes; a sixth of the size.
+    MZ_CODEC_KVH = 4,
 } mz_codec;
 
 // Which units leave first. They come back in the order in which compute needs them.

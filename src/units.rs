@@ -231,11 +231,13 @@ pub enum CodecId {
     Q8 = 1,
     /// 4-bit codes, of K by channel with up to 6 bits.
     Kv4 = 2,
+    /// Multiples of steps in prefix codes: saves most.
+    Kvh = 3,
 }
 
 impl CodecId {
     /// All of them, in the order of their numbers.
-    pub const ALL: [CodecId; 3] = [CodecId::Raw, CodecId::Q8, CodecId::Kv4];
+    pub const ALL: [CodecId; 4] = [CodecId::Raw, CodecId::Q8, CodecId::Kv4, CodecId::Kvh];
 
     /// As command lines, profiles and reports write it.
     pub const fn name(self) -> &'static str {
@@ -243,6 +245,7 @@ impl CodecId {
             CodecId::Raw => "raw",
             CodecId::Q8 => "q8",
             CodecId::Kv4 => "kv4",
+            CodecId::Kvh => "kvh",
         }
     }
 

@@ -80,6 +80,11 @@ fn profiles() {
 }
 
 #[test]
+fn chunks_of_the_smallest_format() {
+    replay("kvh", bodies::kvh);
+}
+
+#[test]
 fn packed_chunks() {
     replay("packed", bodies::packed);
 }

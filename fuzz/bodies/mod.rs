@@ -7,6 +7,7 @@
 mod canary;
 #[cfg(feature = "infer")]
 mod gguf;
+mod kvh;
 mod memory;
 mod packed;
 mod profile;
@@ -17,6 +18,7 @@ mod steps;
 pub use canary::canary;
 #[cfg(feature = "infer")]
 pub use gguf::gguf;
+pub use kvh::kvh;
 pub use packed::packed;
 pub use profile::profile;
 pub use state::state;

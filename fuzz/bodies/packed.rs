@@ -85,12 +85,12 @@ fn is_legal(geometry: &Geometry) -> bool {
 }
 
 /// A chunk that nobody wrote to.
-fn untouched(geometry: &Geometry) -> Vec<u16> {
+pub(super) fn untouched(geometry: &Geometry) -> Vec<u16> {
     vec![UNTOUCHED; 2 * geometry.shape.block_values()]
 }
 
 /// Where the values lie that a codec reads and writes, in memory order.
-fn valid(geometry: &Geometry) -> impl Iterator<Item = usize> {
+pub(super) fn valid(geometry: &Geometry) -> impl Iterator<Item = usize> {
     let (head_dim, tokens) = (usize::from(geometry.shape.head_dim), usize::from(geometry.tokens));
     let (rows, stride, columns) = match geometry.layout {
         ChunkLayout::TokenMajor => (tokens, head_dim, head_dim),
@@ -168,7 +168,7 @@ fn chunk_of(geometry: &Geometry, bytes: &[u8]) -> Vec<u16> {
 }
 
 /// The same bytes under right checksums.
-fn sealed(kernels: &Kernels, mut packed: Vec<u8>) -> Vec<u8> {
+pub(super) fn sealed(kernels: &Kernels, mut packed: Vec<u8>) -> Vec<u8> {
     let Some((header, payload)) = packed.split_at_mut_checked(HEADER_BYTES) else { return packed };
     // The payload ends where the header says; bytes behind it are not summed.
     let stated = u32::from_le_bytes([header[20], header[21], header[22], header[23]]);

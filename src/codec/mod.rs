@@ -13,6 +13,7 @@
 mod geometry;
 mod header;
 mod kv4;
+mod kvh;
 mod opened;
 mod q8;
 mod raw;
@@ -23,6 +24,7 @@ mod tests;
 pub use geometry::{ChunkLayout, Geometry};
 pub use header::{HEADER_BYTES, PLANE_ALIGN};
 pub use kv4::Kv4;
+pub use kvh::Kvh;
 pub use opened::{Opened, Work};
 pub use q8::Q8;
 pub use raw::Raw;
@@ -142,7 +144,7 @@ pub trait Codec: Sync {
 }
 
 /// Every codec, at the place that its number gives.
-static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8, &Kv4];
+static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8, &Kv4, &Kvh];
 
 /// The codec of that name.
 pub fn codec(id: CodecId) -> &'static dyn Codec {

@@ -83,6 +83,8 @@ pub enum MzCodec {
     Q8 = 2,
     /// 4-bit codes, of K by channel with up to 6 bits; less than a third of the size.
     Kv4 = 3,
+    /// Multiples of steps in prefix codes; a sixth of the size.
+    Kvh = 4,
 }
 
 /// Which units leave first. They come back in the order in which compute needs them.

@@ -14,7 +14,7 @@ use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::kernel::math::MathKernels;
 #[cfg(feature = "opencl")]
-use crate::port::opencl::BuildLog;
+use crate::port::opencl::{BuildLog, MemoryMode};
 use crate::port::{Ports, RowReader, Team};
 use crate::runtime::{self, Options, Runtime};
 use crate::units::TokenCount;
@@ -119,6 +119,10 @@ impl Session {
         let mut arena = Arena::new(memory)?;
         let context_tokens_max = config.options.context_tokens_max;
         ports.runtime.memory = accelerator.buffers(&model, context_tokens_max, &mut arena)?;
+        if accelerator.mode() == MemoryMode::Buffers {
+            // What the device frees does not show in the process.
+            ports.runtime.meter = None;
+        }
         let runtime_config = Self::runtime_config(&model, config);
         let runtime = Runtime::place(&runtime_config, &mut arena, ports.runtime)?;
         let kernels = MathKernels::select(config.options.cpu);

@@ -3,14 +3,17 @@
 //! `portable` is the oracle of all others: each entry gives its result to the bit, so that a chunk
 //! packed on one machine unpacks alike on every other. `typed` holds the entries, which check
 //! lengths; only then is anything unsafe called. `cpu` says what the machine can do. `x86_64` and
-//! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. `opencl` holds what runs
-//! on accelerators. There is no global state: two handles may use different tables.
+//! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. `huffman` and `lattice`
+//! hold the same for codecs that code multiples of steps. `opencl` holds what runs on accelerators.
+//! There is no global state: two handles may use different tables.
 //!
 //! Rounding is to nearest with ties to even, and subnormals are not flushed: the floating-point
 //! control word must be as the system sets it up.
 
 pub mod cpu;
+pub mod huffman;
 pub mod kv4;
+pub mod lattice;
 pub mod portable;
 mod typed;
 
@@ -32,7 +35,9 @@ pub(crate) mod support;
 mod tests;
 
 pub use cpu::CpuFlags;
+pub use huffman::{HuffmanDecode, HuffmanEncode};
 pub use kv4::{Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode};
+pub use lattice::{LatticePack, LatticeUnpack, Sums};
 pub use typed::{Crc32c, F16ToF32, F32ToF16, Matrix, Q8_GROUP, Q8Pack, Q8Unpack, Transpose};
 
 #[cfg(feature = "infer")]
@@ -49,10 +54,20 @@ pub struct Kernels {
     pub f16_to_f32: F16ToF32,
     /// F32 to F16 bit patterns.
     pub f32_to_f16: F32ToF16,
+    /// Prefix codes to rows.
+    pub huffman_decode: HuffmanDecode,
+    /// Rows to prefix codes.
+    pub huffman_encode: HuffmanEncode,
+    /// F16 values to multiples of steps.
+    pub lattice_pack: LatticePack,
+    /// Multiples of steps to F16 values.
+    pub lattice_unpack: LatticeUnpack,
     /// F16 rows to 8-bit codes.
     pub q8_pack: Q8Pack,
     /// 8-bit codes to F16 rows.
     pub q8_unpack: Q8Unpack,
+    /// Residuals to what they are differences of.
+    pub sums: Sums,
     /// Rows to columns.
     pub transpose: Transpose,
     /// Ends of a K row.
@@ -75,8 +90,13 @@ impl Kernels {
             crc32c: Crc32c { isa: ISA, run: portable::crc32c },
             f16_to_f32: F16ToF32 { isa: ISA, run: portable::f16_to_f32 },
             f32_to_f16: F32ToF16 { isa: ISA, run: portable::f32_to_f16 },
+            huffman_decode: HuffmanDecode::PORTABLE,
+            huffman_encode: HuffmanEncode::PORTABLE,
+            lattice_pack: LatticePack::PORTABLE,
+            lattice_unpack: LatticeUnpack::PORTABLE,
             q8_pack: Q8Pack { isa: ISA, run: portable::q8_pack },
             q8_unpack: Q8Unpack { isa: ISA, run: portable::q8_unpack },
+            sums: Sums::PORTABLE,
             transpose: Transpose { isa: ISA, run: portable::transpose },
             kv4_spread: Kv4Spread { isa: ISA, run: kv4::spread },
             kv4_encode: Kv4Encode { isa: ISA, run: kv4::encode },
@@ -90,6 +110,7 @@ impl Kernels {
     /// [`CpuFlags::detect`] or [`CpuFlags::from_hwcap`] on this very machine, possibly masked. With
     /// others a call may end in an illegal instruction.
     pub const fn select(flags: CpuFlags) -> Kernels {
-        arch::improve(Kernels::portable(), flags)
+        let table = arch::improve(Kernels::portable(), flags);
+        lattice::improve(huffman::improve(table, flags), flags)
     }
 }

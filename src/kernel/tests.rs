@@ -52,6 +52,7 @@ fn detection_agrees_with_the_standard_library() {
     assert_eq!(flags.contains(CpuFlags::F16C), std::is_x86_feature_detected!("f16c"));
     assert_eq!(flags.contains(CpuFlags::AVX2), std::is_x86_feature_detected!("avx2"));
     assert_eq!(flags.contains(CpuFlags::FMA), std::is_x86_feature_detected!("fma"));
+    assert_eq!(flags.contains(CpuFlags::BMI2), std::is_x86_feature_detected!("bmi2"));
     let avx512 = std::is_x86_feature_detected!("avx512f")
         && std::is_x86_feature_detected!("avx512dq")
         && std::is_x86_feature_detected!("avx512bw")

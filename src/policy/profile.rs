@@ -162,6 +162,7 @@ const fn about(codec: CodecId) -> About {
         CodecId::Raw => about!("raw", 6_000_000_000, 6_000_000_000),
         CodecId::Q8 => about!("q8", 2_000_000_000, 5_000_000_000),
         CodecId::Kv4 => about!("kv4", 1_000_000_000, 5_000_000_000),
+        CodecId::Kvh => about!("kvh", 300_000_000, 2_000_000_000),
     }
 }
 

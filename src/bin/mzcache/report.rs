@@ -13,7 +13,10 @@ pub struct Level {
     /// Bytes resident after the eviction, by the library's own account.
     pub bytes_resident: u64,
     /// By how much the process really shrank.
-    pub bytes_freed_measured: u64,
+    /// As it is booked.
+    pub bytes_freed: u64,
+    /// By how much the process shrank; not known where a device has memory of its own.
+    pub bytes_freed_measured: Option<u64>,
     /// From the question to the first token, restoring meanwhile.
     pub ttft_ms: f64,
     /// The same where whole layers were offloaded and are read back, in order, before the prefill.
@@ -94,18 +97,20 @@ impl Report {
 }
 
 const FOOTER: &str = "
-before, after: memory resident, measured. first token: mzcache, restoring while it computes.
+before, after: memory resident; freed: by how much the process shrank, or, where a device has memory
+of its own, as booked. first token: mzcache, restoring while it computes.
 offload: whole layers read back in order, then the prefill. speed-up: offload / first token.
 ";
 
 impl Level {
     fn row(&self) -> [String; 9] {
-        let before = self.bytes_resident.saturating_add(self.bytes_freed_measured);
+        let freed = self.bytes_freed_measured.unwrap_or(self.bytes_freed);
+        let before = self.bytes_resident.saturating_add(freed);
         [
             format!("{} %", self.remaining_pct),
             Size(before).to_string(),
             Size(self.bytes_resident).to_string(),
-            Size(self.bytes_freed_measured).to_string(),
+            Size(freed).to_string(),
             millis(self.ttft_ms),
             millis(self.partial_offload_ttft_ms),
             millis(self.in_memory_ttft_ms),
@@ -140,7 +145,8 @@ mod tests {
         let level = Level {
             remaining_pct: 25.0,
             bytes_resident: 75 << 20,
-            bytes_freed_measured: 225 << 20,
+            bytes_freed: 225 << 20,
+            bytes_freed_measured: Some(225 << 20),
             ttft_ms: 120.0,
             partial_offload_ttft_ms: 300.0,
             in_memory_ttft_ms: 71.0,
@@ -170,6 +176,7 @@ mod tests {
         assert_eq!(
             names,
             [
+                "bytes_freed",
                 "bytes_freed_measured",
                 "bytes_resident",
                 "in_memory_ttft_ms",

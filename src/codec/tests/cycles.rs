@@ -161,7 +161,7 @@ fn every_rung_packs_and_unpacks_alike() {
             CodecId::ALL.into_iter().flat_map(|id| rungs.iter().map(move |rung| (id, rung)))
         {
             let expected = pack(codec(id), &geometry, &values);
-            let with = With { kernels: own, steps: None };
+            let with = With { kernels: own, ..usual(codec(id), &geometry) };
             assert_eq!(with.pack(codec(id), &geometry, &values), expected, "{name}");
             let unpacked = with.unpack(codec(id), &geometry, &expected);
             assert_eq!(unpacked, unpack(codec(id), &geometry, &expected), "{name}");

@@ -5,7 +5,7 @@ use crate::codec::{Opened, Q8};
 use crate::error::Code;
 
 /// The same values in the other layout.
-fn transposed(geometry: &Geometry, chunk: &[u16]) -> (Geometry, Vec<u16>) {
+pub(super) fn transposed(geometry: &Geometry, chunk: &[u16]) -> (Geometry, Vec<u16>) {
     let (dim, values) = (usize::from(geometry.shape.head_dim), geometry.part_values());
     let (layout, columns) = match geometry.layout {
         ChunkLayout::TokenMajor => (ChunkLayout::ChannelMajor, dim),
@@ -54,7 +54,8 @@ fn unpacked_values_do_not_depend_on_the_layout() {
 }
 
 fn open<'a>(id: CodecId, geometry: &Geometry, packed: &'a [u8]) -> Opened<'a> {
-    let opened = codec(id).open(&KERNELS, geometry, None, packed).unwrap();
+    let With { steps, .. } = usual(codec(id), geometry);
+    let opened = codec(id).open(&KERNELS, geometry, steps, packed).unwrap();
     assert_eq!(opened.geometry(), geometry);
     opened
 }
@@ -71,9 +72,10 @@ fn parts_can_be_unpacked_alone_and_in_any_order() {
             let expected = unpack(codec(id), &geometry, &packed);
             let opened = open(id, &geometry, &packed);
             let mut scratch = Scratch::new(codec(id), &geometry);
+            let With { kernels, steps } = usual(codec(id), &geometry);
             let mut unpacked = std::vec![UNTOUCHED; values.len()];
             for part in [5, 0, 3, 1, 4, 2] {
-                let mut work = Work { scratch: scratch.bytes(), ..Work::new(&KERNELS) };
+                let mut work = Work { kernels, steps, scratch: scratch.bytes() };
                 let place = part * geometry.part_values();
                 let values = &mut unpacked[place..][..geometry.part_values()];
                 codec(id).unpack_part(&mut work, &opened, part, values).unwrap();
@@ -116,12 +118,13 @@ fn scratch_that_is_short_or_misaligned_is_refused() {
             continue;
         }
         let mut memory = std::vec![0; needed + 128];
+        let With { kernels, steps } = usual(codec(id), &geometry);
         let start = memory.as_ptr().align_offset(64);
         for (range, code, what) in [
             (start..start + needed - 1, Code::MemoryTooSmall, "codec scratch"),
             (start + 2..start + 2 + needed, Code::InvalidArgument, "codec scratch alignment"),
         ] {
-            let mut work = Work { scratch: &mut memory[range], ..Work::new(&KERNELS) };
+            let mut work = Work { kernels, steps, scratch: &mut memory[range] };
             let mut unpacked = std::vec![UNTOUCHED; values.len()];
             let error = codec(id).unpack(&mut work, &geometry, &packed, &mut unpacked).unwrap_err();
             assert_eq!((error.code, error.what), (code, what));

@@ -3,11 +3,12 @@
 mod cycles;
 mod hostile;
 mod kv4;
+mod kvh;
 mod layouts;
 mod steps;
 
 use super::{ChunkLayout, Codec, Geometry, HEADER_BYTES, LayerSteps, RotaryPairs};
-use super::{Steps, Work, codec, mean_square};
+use super::{Steps, StepsUse, Work, codec, mean_square};
 use crate::error::Result;
 use crate::kernel::Kernels;
 use crate::kernel::support::{Random, rungs};
@@ -80,6 +81,20 @@ struct With<'a> {
 /// The oracle without steps.
 const PLAIN: With<'static> = With { kernels: &KERNELS, steps: None };
 
+/// A step for each channel of the greatest geometry.
+static EVEN_STEPS: [f32; 64 * 256] = [1.0; 64 * 256];
+
+/// The oracle, with steps for codecs that do not work without.
+fn usual(codec: &dyn Codec, geometry: &Geometry) -> With<'static> {
+    let channels = usize::from(geometry.shape.kv_heads) * usize::from(geometry.shape.head_dim);
+    match codec.properties().steps {
+        StepsUse::Needed => {
+            With { steps: Some(LayerSteps { id: 1, k: &EVEN_STEPS[..channels] }), ..PLAIN }
+        }
+        _ => PLAIN,
+    }
+}
+
 impl With<'_> {
     /// Packs into a buffer of the greatest size that is filled with noise before.
     fn pack(&self, codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u8> {
@@ -124,11 +139,11 @@ impl With<'_> {
 }
 
 fn pack(codec: &dyn Codec, geometry: &Geometry, chunk: &[u16]) -> Vec<u8> {
-    PLAIN.pack(codec, geometry, chunk)
+    usual(codec, geometry).pack(codec, geometry, chunk)
 }
 
 fn unpack(codec: &dyn Codec, geometry: &Geometry, packed: &[u8]) -> Vec<u16> {
-    PLAIN.unpack(codec, geometry, packed)
+    usual(codec, geometry).unpack(codec, geometry, packed)
 }
 
 /// Writes both checksums anew, so that a change of other bytes is not found by them.

@@ -78,7 +78,7 @@ impl Model {
             segments += u16::from(segment != last.0);
             last = (segment, end);
         }
-        let live_bytes = self.live.iter().map(|record| u64::from(record.bytes)).sum();
+        let live_bytes: u64 = self.live.iter().map(|record| u64::from(record.bytes)).sum();
         let stats = stack.stats();
         assert_eq!(stats.records, self.live.len() as u64);
         assert_eq!(stats.live_bytes, live_bytes);

@@ -48,6 +48,14 @@ pub fn demo(common: &Common, options: &Options, console: &mut Console<'_>) -> Ou
     }
 }
 
+/// Bytes that an eviction freed.
+#[derive(Clone, Copy, Default)]
+struct Freed {
+    booked: u64,
+    /// By how much the process shrank, where that can be seen.
+    measured: Option<u64>,
+}
+
 struct Demo {
     engine: Engine,
     question: Vec<u32>,
@@ -120,7 +128,7 @@ impl Demo {
     fn level(&mut self, level: Percent, bar: &ProgressBar) -> Outcome<Level> {
         let mut ours = Vec::new();
         let mut offload = Vec::new();
-        let (mut resident, mut freed, mut same) = (0, 0, true);
+        let (mut resident, mut freed, mut same) = (0, Freed::default(), true);
         let mut cycle: Option<Vec<u32>> = None;
         let mut repeats = true;
         for _ in 0..ROUNDS {
@@ -138,7 +146,8 @@ impl Demo {
         Ok(Level {
             remaining_pct: level.get(),
             bytes_resident: resident,
-            bytes_freed_measured: freed,
+            bytes_freed: freed.booked,
+            bytes_freed_measured: freed.measured,
             ttft_ms: millis(median(ours)),
             partial_offload_ttft_ms: millis(median(offload)),
             in_memory_ttft_ms: millis(self.in_memory),
@@ -147,8 +156,8 @@ impl Demo {
         })
     }
 
-    /// Evicts down to a level; returns the bytes by which the process shrank.
-    fn evict(&self, level: Percent, scheme: Scheme) -> Outcome<u64> {
+    /// Evicts down to a level.
+    fn evict(&self, level: Percent, scheme: Scheme) -> Outcome<Freed> {
         let allowed = level.of(self.total);
         let bytes = self.engine.resident_bytes().saturating_sub(allowed);
         let runtime = self.engine.session.runtime();
@@ -156,7 +165,10 @@ impl Demo {
         if let Some(error) = report.booked.error {
             return Err(Failure::from(error).about("while evicting"));
         }
-        Ok(report.measured.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0))
+        Ok(Freed {
+            booked: report.booked.freed.get(),
+            measured: report.measured.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+        })
     }
 
     /// The baseline of the paper (6.1): whole layers out; back in order, one after the other, and

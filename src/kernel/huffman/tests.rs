@@ -1,0 +1,470 @@
+//! The tables against their derivation, and rows through every rung.
+
+use super::tables::{COSTS, DECODE, ESCAPE_BITS, LENGTH_MAX, LENGTHS, SYMBOLS};
+use super::*;
+#[cfg(mz_asm)]
+use crate::kernel::CpuFlags;
+use crate::kernel::Kernels;
+use crate::kernel::portable::f32_from_f16;
+use crate::kernel::support::guard::Guarded;
+use crate::kernel::support::{Random, rungs};
+use std::vec::Vec;
+
+const ESCAPE_INDEX: usize = SYMBOLS - 1;
+
+const KERNELS: Kernels = Kernels::portable();
+
+#[test]
+fn codes_are_complete_and_bounded() {
+    for (table, lengths) in LENGTHS.iter().enumerate() {
+        let used = lengths.iter().filter(|&&length| length > 0);
+        let places: u32 = used.map(|&length| 1 << (LENGTH_MAX - u32::from(length))).sum();
+        assert_eq!(places, 1 << LENGTH_MAX, "Kraft's sum of table {table}");
+        assert!(lengths[ESCAPE_INDEX] > 0 && lengths[20] > 0, "table {table}");
+        for residual in -30..=30i16 {
+            let index = usize::try_from(residual + 20).unwrap_or(SYMBOLS);
+            let expected = index < ESCAPE_INDEX && lengths[index] > 0;
+            assert_eq!(has_code(table, residual), expected, "table {table}, {residual}");
+        }
+    }
+}
+
+/// Symbols from the definition of canonical codes: bit by bit, all codes compared.
+fn first_symbol(lengths: &[u8; SYMBOLS], bits: u32) -> (usize, u32) {
+    let mut by_code: Vec<(u8, usize)> =
+        (0..SYMBOLS).map(|symbol| (lengths[symbol], symbol)).collect();
+    by_code.retain(|&(length, _)| length > 0);
+    by_code.sort();
+    let mut code = 0u32;
+    let mut before = by_code[0].0;
+    for (length, symbol) in by_code {
+        code <<= length - before;
+        before = length;
+        if bits >> (LENGTH_MAX - u32::from(length)) == code {
+            return (symbol, u32::from(length));
+        }
+        code += 1;
+    }
+    unreachable!("the code is complete");
+}
+
+#[test]
+fn look_ups_give_what_the_bits_mean() {
+    for (lengths, entries) in LENGTHS.iter().zip(&DECODE) {
+        for (window, entry) in entries.iter().enumerate() {
+            let entry = entry.to_le_bytes();
+            let (bits, count) = (u32::from(entry[6]), usize::from(entry[7]));
+            assert!((1..=LENGTH_MAX).contains(&bits) && (1..=6).contains(&count));
+            let mut rest = window as u32;
+            let mut taken = 0;
+            for &symbol in &entry[..count] {
+                let (expected, length) = first_symbol(lengths, rest & 0x3FF);
+                assert_eq!(usize::from(symbol.wrapping_add(20)), expected);
+                taken += length;
+                rest <<= length;
+            }
+            assert_eq!(taken, bits);
+            // Another symbol would not have fitted.
+            let (_, length) = first_symbol(lengths, rest & 0x3FF);
+            assert!(count == 6 || bits + length > LENGTH_MAX);
+        }
+    }
+}
+
+#[test]
+fn costs_are_the_lengths_and_the_escaped_values() {
+    for table in 0..TABLES {
+        for residual in (-300..=300).chain([i16::MIN, i16::MAX]) {
+            let cost = COSTS[usize::from(tables::clamped(residual))][table];
+            let escape = u16::from(LENGTHS[table][ESCAPE_INDEX]) + ESCAPE_BITS;
+            let expected = match usize::try_from(i32::from(residual) + 20) {
+                Ok(index) if has_code(table, residual) => u16::from(LENGTHS[table][index]),
+                _ => escape,
+            };
+            assert_eq!(cost, expected, "table {table}, {residual}");
+        }
+    }
+}
+
+/// Share of the mixture's values that round to `residual`, by Simpson's rule on 400 intervals.
+fn share(residual: i32, deviation: f64) -> f64 {
+    let density = |x: f64| {
+        let normal = (-x * x / (2.0 * deviation * deviation)).exp()
+            / (deviation * (2.0 * core::f64::consts::PI).sqrt());
+        let scale = deviation / 2f64.sqrt();
+        let laplace = (-x.abs() / scale).exp() / (2.0 * scale);
+        0.5 * normal + 0.5 * laplace
+    };
+    let integral = |from: f64, to: f64| -> f64 {
+        let width = (to - from) / 400.0;
+        let piece = |n: i32| {
+            let x = from + f64::from(n) * width;
+            density(x) + 4.0 * density(x + width / 2.0) + density(x + width)
+        };
+        (0..400).map(|n| width / 6.0 * piece(n)).sum()
+    };
+    let magnitude = f64::from(residual.abs());
+    match residual {
+        0 => integral(-0.5, 0.0) + integral(0.0, 0.5),
+        _ => integral(magnitude - 0.5, magnitude + 0.5),
+    }
+}
+
+/// Lengths of the best code whose codes have at most [`LENGTH_MAX`] bits: the package-merge
+/// algorithm of Larmore and Hirschberg, "A fast algorithm for optimal length-limited Huffman codes"
+/// (1990).
+fn package_merge(shares: &[f64]) -> Vec<u8> {
+    let by_share = |a: &(f64, Vec<usize>), b: &(f64, Vec<usize>)| a.0.total_cmp(&b.0);
+    let mut leaves: Vec<(f64, Vec<usize>)> =
+        shares.iter().enumerate().map(|(symbol, &share)| (share, std::vec![symbol])).collect();
+    leaves.sort_by(by_share);
+    let mut merged: Vec<(f64, Vec<usize>)> = Vec::new();
+    for _ in 0..LENGTH_MAX {
+        let pairs = merged.chunks_exact(2);
+        let packages: Vec<_> = pairs
+            .map(|pair| (pair[0].0 + pair[1].0, [&*pair[0].1, &*pair[1].1].concat()))
+            .collect();
+        merged = [&*leaves, &*packages].concat();
+        merged.sort_by(by_share);
+    }
+    let mut lengths = std::vec![0; shares.len()];
+    for (_, symbols) in &merged[..2 * shares.len() - 2] {
+        symbols.iter().for_each(|&symbol| lengths[symbol] += 1);
+    }
+    lengths
+}
+
+#[test]
+fn lengths_are_those_of_the_mixtures() {
+    for (table, committed) in LENGTHS.iter().enumerate() {
+        let deviation = 0.25 * 2f64.powf(table as f64 / 2.0);
+        let shares: Vec<f64> = (-20..=20).map(|residual| share(residual, deviation)).collect();
+        let mut best = (f64::INFINITY, [0; SYMBOLS]);
+        for bound in 1..=20 {
+            let inside = 20 - bound..=20 + bound;
+            let mut shares: Vec<f64> =
+                shares[inside.clone()].iter().map(|s| s.max(1e-12)).collect();
+            // A table that does not meet escapes in theory still needs a code for them.
+            let escapes = (1.0 - shares.iter().sum::<f64>()).max(2f64.powi(-20));
+            shares.push(escapes);
+            let lengths = package_merge(&shares);
+            let cost = |(share, &length): (&f64, &u8)| share * f64::from(length);
+            let cost: f64 = shares.iter().zip(&lengths).map(cost).sum();
+            let cost = cost + escapes * f64::from(ESCAPE_BITS);
+            if cost < best.0 - 1e-9 {
+                best = (cost, [0; SYMBOLS]);
+                best.1[inside].copy_from_slice(&lengths[..2 * bound + 1]);
+                best.1[ESCAPE_INDEX] = lengths[2 * bound + 1];
+            }
+        }
+        assert_eq!(*committed, best.1, "table {table}");
+    }
+}
+
+/// Rows of 256 residuals of the real chunks: K with steps for each channel by query energy, V with
+/// steps for each token by mean square, as the kvh codec has them.
+fn real_rows(values: &[u8], energies: Option<&[u8]>) -> Vec<Vec<i16>> {
+    let (halves, _) = values.as_chunks::<2>();
+    let number = |&bytes: &[u8; 2]| f64::from(f32_from_f16(u16::from_le_bytes(bytes)));
+    let values: Vec<f64> = halves.iter().map(number).collect();
+    let mean_square = |values: &[f64]| {
+        values.iter().map(|value| value * value).sum::<f64>() / values.len() as f64
+    };
+    let energies: Vec<f64> = energies.map_or(Vec::new(), |bytes| {
+        let single = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
+        bytes.as_chunks::<4>().0.iter().map(single).collect()
+    });
+    let (square, energy_sum) = (mean_square(&values), energies.iter().sum::<f64>());
+    let steps: Vec<f64> = (0..values.len())
+        .map(|place| match energies.get((place % 192) ^ 1) {
+            None => {
+                let token_and_head = &values[place / 64 * 64..][..64];
+                0.7 * 2f64.powf(mean_square(token_and_head).log2().round() / 2.0)
+            }
+            Some(other) => {
+                let energy = (energies[place % 192] + other) / 2.0;
+                0.5 * 0.55 * (square * energy_sum / 192.0 / energy).sqrt()
+            }
+        })
+        .collect();
+    let row = |channel: usize| {
+        let places = (channel..values.len()).step_by(192);
+        let codes: Vec<f64> = places.map(|place| (values[place] / steps[place]).round()).collect();
+        let mean = (codes.iter().sum::<f64>() / codes.len() as f64).round();
+        codes.iter().map(|code| (code - mean) as i16).collect()
+    };
+    (0..192).map(row).collect()
+}
+
+/// Bits a value of real rows, each under its best table: with these codes, and with ideal ones for
+/// the same mixtures.
+fn real_bits(rows: &[Vec<i16>]) -> [f64; 2] {
+    let ideal_costs: Vec<Vec<f64>> = (0..TABLES)
+        .map(|table| {
+            let deviation = 0.25 * 2f64.powf(table as f64 / 2.0);
+            let shares: Vec<f64> = (0..=20).map(|residual| share(residual, deviation)).collect();
+            shares.iter().map(|share| -share.max(1e-9).log2()).collect()
+        })
+        .collect();
+    let mut bits = [0.0; 2];
+    for row in rows {
+        bits[0] += cheapest(&KERNELS.huffman_encode.costs(&Indices::new(row))).1 as f64;
+        let ideal = |costs: &Vec<f64>| -> f64 {
+            let cost = |residual: &i16| costs.get(usize::from(residual.unsigned_abs()));
+            row.iter().map(|residual| cost(residual).copied().unwrap_or(26.0)).sum()
+        };
+        bits[1] += ideal_costs.iter().map(ideal).fold(f64::INFINITY, f64::min);
+    }
+    bits.map(|bits| bits / (256 * rows.len()) as f64)
+}
+
+#[test]
+fn real_rows_take_little_more_than_ideal_codes() {
+    macro_rules! fixture {
+        ($name:literal) => {
+            include_bytes!(concat!("../../../tests/fixtures/kv/", $name))
+        };
+    }
+    let [mut k, mut v] = [Vec::new(), Vec::new()];
+    let energies = fixture!("layer00_q_energy.f32");
+    k.extend(real_rows(fixture!("layer00_chunk2_k.f16"), Some(energies)));
+    let energies = fixture!("layer19_q_energy.f32");
+    k.extend(real_rows(fixture!("layer19_chunk7_k.f16"), Some(energies)));
+    v.extend(real_rows(fixture!("layer00_chunk2_v.f16"), None));
+    v.extend(real_rows(fixture!("layer19_chunk7_v.f16"), None));
+    // A code has whole bits: where most residuals are 0, one bit is more than they are worth.
+    for (rows, more_max) in [(k, 0.09), (v, 0.05)] {
+        let [bits, ideal] = real_bits(&rows);
+        assert!((2.0..3.0).contains(&bits) && bits < ideal + more_max, "{bits} {ideal}");
+    }
+}
+
+/// A row of residuals with about the spread of a table, some of them escaped.
+fn residuals(random: &mut Random, table: usize, count: usize) -> Vec<i16> {
+    let spread = 1 + (1 << (table / 2)) as u64;
+    let value = |random: &mut Random| {
+        let value =
+            (0..3).map(|_| random.below(spread) as i16).sum::<i16>() - 3 * (spread as i16) / 2;
+        if random.below(50) == 0 { value * 40 } else { value }
+    };
+    (0..count).map(|_| value(random)).collect()
+}
+
+/// What decoding gives for residuals under a table.
+fn symbols_of(table: usize, residuals: &[i16]) -> Vec<u8> {
+    let symbol = |&residual: &i16| {
+        let symbol = if has_code(table, residual) { residual as i8 } else { ESCAPE };
+        symbol.cast_unsigned()
+    };
+    residuals.iter().map(symbol).collect()
+}
+
+/// Rows under different tables, one behind the other, and what they mean.
+struct Rows {
+    bytes: Vec<u8>,
+    rows: Vec<CodedRow>,
+    symbols: Vec<Vec<u8>>,
+}
+
+impl Rows {
+    fn new(random: &mut Random, rows: usize, count: usize) -> Rows {
+        let mut all = Rows { bytes: Vec::new(), rows: Vec::new(), symbols: Vec::new() };
+        for _ in 0..rows {
+            let spread = random.below(13) as usize;
+            let residuals = residuals(random, spread, count);
+            let table = random.below(13) as usize;
+            let mut bytes = [0xA5; ROW_BYTES_MAX];
+            let row = Indices::new(&residuals);
+            let length = KERNELS.huffman_encode.write(&row, table, &mut bytes);
+            let start = all.bytes.len();
+            all.bytes.extend(&bytes[..length]);
+            all.rows.push(CodedRow { start, end: start + length, table });
+            all.symbols.push(symbols_of(table, &residuals));
+        }
+        all.bytes.resize(all.bytes.len() + BYTES_BEHIND_ROWS, 0xA5);
+        all
+    }
+}
+
+#[test]
+fn the_cheapest_table_is_the_cheapest_and_what_is_written_has_its_bits() {
+    let mut random = Random::new(31);
+    let rungs = rungs();
+    for spread in 0..TABLES {
+        for count in [1, 2, 3, 4, 5, 7, 31, 255, 256] {
+            let residuals = residuals(&mut random, spread, count);
+            let indices = Indices::new(&residuals);
+            let costs = KERNELS.huffman_encode.costs(&indices);
+            let (cheapest, bits) = cheapest(&costs);
+            let mut bytes = [0; ROW_BYTES_MAX];
+            for (table, lengths) in LENGTHS.iter().enumerate() {
+                let escapes = symbols_of(table, &residuals).iter().filter(|&&s| s == 21).count();
+                let written = KERNELS.huffman_encode.write(&indices, table, &mut bytes);
+                let length = |residual: &i16| match has_code(table, *residual) {
+                    true => usize::from(lengths[(*residual + 20) as usize]),
+                    false => usize::from(lengths[ESCAPE_INDEX]),
+                };
+                let codes: usize = residuals.iter().map(length).sum();
+                assert_eq!(written, codes.div_ceil(8));
+                let cost = codes + usize::from(ESCAPE_BITS) * escapes;
+                assert!(if table < cheapest { cost > bits } else { cost >= bits });
+                assert!(table != cheapest || cost == bits);
+                for (name, kernels) in &rungs {
+                    assert_eq!(kernels.huffman_encode.costs(&indices), costs, "{name}");
+                    let mut own = [0; ROW_BYTES_MAX];
+                    let length = kernels.huffman_encode.write(&indices, table, &mut own);
+                    assert_eq!(own[..length], bytes[..written], "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_come_back_under_every_rung_at_every_length_between_guard_pages() {
+    let mut random = Random::new(32);
+    let rungs = rungs();
+    let (mut memory, mut target) = (Guarded::new(1 << 14), Guarded::new(34 * SYMBOLS_STRIDE));
+    for count in 1..=256 {
+        for rows in [0, 1, 2, 3, 4, 5, 9, 33] {
+            let all = Rows::new(&mut random, rows, count);
+            for (name, kernels) in &rungs {
+                for at_end in [false, true] {
+                    let bytes = memory.at::<u8>(at_end, all.bytes.len());
+                    bytes.copy_from_slice(&all.bytes);
+                    let symbols = target.at::<u8>(at_end, (rows + 1) * SYMBOLS_STRIDE);
+                    let is_whole = kernels.huffman_decode.call(bytes, &all.rows, count, symbols);
+                    assert!(is_whole, "{name} {count} {rows}");
+                    for (place, expected) in all.symbols.iter().enumerate() {
+                        let row = &symbols[place * SYMBOLS_STRIDE..][..count];
+                        assert_eq!(row, expected, "{name} {count} {place}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_that_ends_elsewhere_or_in_other_bits_is_refused() {
+    let mut random = Random::new(33);
+    let rungs = rungs();
+    let mut refused = [0; 3];
+    for count in [1, 5, 29, 30, 31, 64, 256] {
+        let all = Rows::new(&mut random, 6, count);
+        let mut symbols = std::vec![0; 7 * SYMBOLS_STRIDE];
+        for (name, kernels) in &rungs {
+            let mut decode = |bytes: &[u8], rows: &[CodedRow]| {
+                kernels.huffman_decode.call(bytes, rows, count, &mut symbols)
+            };
+            for at in 0..6 {
+                let mut rows = all.rows.clone();
+                if rows[at].end < all.bytes.len() - BYTES_BEHIND_ROWS {
+                    rows[at].end += 1;
+                    assert!(!decode(&all.bytes, &rows), "{name} {count}: a byte too many");
+                    refused[0] += 1;
+                }
+                rows[at].end = all.rows[at].end - 1;
+                assert!(!decode(&all.bytes, &rows), "{name} {count}: a byte too few");
+                refused[1] += 1;
+            }
+            // The last bit is set: another code, or no zero bit.
+            let mut bytes = all.bytes.clone();
+            let row = &all.rows[2];
+            bytes[row.end - 1] |= 1;
+            let length = |&symbol: &u8| {
+                usize::from(LENGTHS[row.table][usize::from(symbol.wrapping_add(20))])
+            };
+            let bits: usize = all.symbols[2].iter().map(length).sum();
+            if !bits.is_multiple_of(8) {
+                assert!(!decode(&bytes, &all.rows), "{name} {count}: a bit behind the last code");
+                refused[2] += 1;
+            }
+        }
+    }
+    assert!(refused.iter().all(|&count| count > 0), "{refused:?}");
+}
+
+#[test]
+fn any_bytes_are_safe_and_every_rung_says_the_same() {
+    let mut random = Random::new(34);
+    let rungs = rungs();
+    let (mut memory, mut target) = (Guarded::new(4096), Guarded::new(10 * SYMBOLS_STRIDE));
+    let mut verdicts = [0; 2];
+    for _ in 0..20_000 {
+        let length = 8 + random.below(300) as usize;
+        let end_max = length - BYTES_BEHIND_ROWS;
+        let count_max = if random.below(2) == 0 { 8 } else { 256 };
+        let count = 1 + random.below(count_max) as usize;
+        let rows: Vec<CodedRow> = (0..random.below(10))
+            .map(|_| {
+                let end = random.below(end_max as u64 + 1) as usize;
+                let start = random.below(end as u64 + 1) as usize;
+                CodedRow { start, end, table: random.below(13) as usize }
+            })
+            .collect();
+        let is_plain = random.below(2) == 0;
+        let bytes: Vec<u8> =
+            (0..length).map(|_| if is_plain { 0 } else { random.byte() }).collect();
+        let mut expected = None;
+        for (name, kernels) in &rungs {
+            let source = memory.last::<u8>(length);
+            source.copy_from_slice(&bytes);
+            let symbols = target.last::<u8>((rows.len() + 1) * SYMBOLS_STRIDE);
+            let is_whole = kernels.huffman_decode.call(source, &rows, count, symbols);
+            let meant = is_whole.then(|| {
+                let row = |place: usize| symbols[place * SYMBOLS_STRIDE..][..count].to_vec();
+                (0..rows.len()).map(row).collect::<Vec<_>>()
+            });
+            assert_eq!(*expected.get_or_insert_with(|| meant.clone()), meant, "{name}");
+        }
+        verdicts[usize::from(expected.flatten().is_some())] += 1;
+    }
+    assert!(verdicts.iter().all(|&count| count > 500), "{verdicts:?}");
+}
+
+#[test]
+#[should_panic]
+fn missing_room_is_a_programmer_error() {
+    let row = CodedRow { start: 0, end: 8, table: 0 };
+    KERNELS.huffman_decode.call(&[0; 16], &[row], 1, &mut [0; SYMBOLS_STRIDE]);
+}
+
+#[test]
+#[should_panic]
+fn a_row_without_bytes_behind_it_is_a_programmer_error() {
+    let row = CodedRow { start: 0, end: 8, table: 0 };
+    KERNELS.huffman_decode.call(&[0; 15], &[row], 1, &mut [0; 2 * SYMBOLS_STRIDE]);
+}
+
+#[test]
+#[cfg(mz_asm)]
+fn the_hand_written_loop_keeps_the_calling_convention() {
+    use super::decode::Lane;
+    use crate::kernel::support::available;
+    use crate::kernel::support::checked_call::{Outcome, checked_call};
+    #[cfg(target_arch = "x86_64")]
+    let (function, needed) = (super::arch::mz_huffman_run_bmi2 as *const (), CpuFlags::BMI2);
+    #[cfg(target_arch = "aarch64")]
+    let (function, needed) = (super::arch::mz_huffman_run as *const (), CpuFlags::NEON);
+    if !available().contains(needed) {
+        return;
+    }
+    let mut random = Random::new(35);
+    for count in [1, 29, 30, 200, 256] {
+        let all = Rows::new(&mut random, 4, count);
+        let lane = |at: usize| Lane::new(&all.rows[at], at, count);
+        let mut lanes: [Lane; 4] = core::array::from_fn(lane);
+        let mut symbols = [0u8; 4 * SYMBOLS_STRIDE];
+        let mut expected = (lanes, symbols);
+        decode::run(&all.bytes, &mut expected.0, &mut expected.1);
+        let pointers = [all.bytes.as_ptr() as u64, all.bytes.len() as u64 - 8];
+        let targets = [lanes.as_mut_ptr() as u64, symbols.as_mut_ptr() as u64];
+        let arguments = [pointers[0], pointers[1], targets[0], targets[1], 0, 0];
+        // SAFETY: the arguments are of these arrays, which have room for four rows; the CPU has
+        // what the function needs.
+        let Outcome { trashed, .. } = unsafe { checked_call(function, arguments) };
+        assert_eq!(trashed, 0, "{count} symbols");
+        assert_eq!((lanes, symbols), expected, "{count} symbols");
+    }
+}

@@ -15,7 +15,7 @@ use crate::random::Random;
 use crate::synthetic;
 use mzcache::infer::model::{Model, Role};
 use mzcache::infer::{Part, Session};
-use mzcache::units::{ChunkId, ChunkIndex, CodecId, LayerIndex, TokenCount};
+use mzcache::units::{ChunkId, ChunkIndex, CodecId, LayerIndex, Nanos, TokenCount};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -224,7 +224,7 @@ fn table_rows(name: &str, pass: &Pass<'_>, measured: &Measured, copy: f64) -> Ou
     let mut layer_commands = 0;
     for (part, text) in PARTS {
         let samples = || measured.samples.iter().filter(|sample| sample.part == part);
-        let us = median(samples().map(|sample| sample.seconds * 1e6).collect())?;
+        let us = median(samples().map(|sample| microseconds(sample.took)).collect())?;
         let commands = samples().map(|sample| sample.commands).max().unwrap_or(0);
         let bytes = pass.bytes(part);
         if part == Part::Head {
@@ -243,7 +243,11 @@ fn table_rows(name: &str, pass: &Pass<'_>, measured: &Measured, copy: f64) -> Ou
 fn layers(samples: &[Sample]) -> impl Iterator<Item = f64> {
     let starts = samples.iter().filter(|sample| sample.part == Part::Project);
     let ends = samples.iter().filter(|sample| sample.part == Part::FeedForward);
-    starts.zip(ends).map(|(first, last)| (last.end - first.start) * 1e6)
+    starts.zip(ends).map(|(first, last)| microseconds(last.end.since(first.start)))
+}
+
+fn microseconds(time: Nanos) -> f64 {
+    time.as_millis_f64() * 1e3
 }
 
 fn median(mut times: Vec<f64>) -> Outcome<f64> {

@@ -1,9 +1,9 @@
 //! How long each part of a pass takes: by the accelerator's own clock where its events have one,
 //! else by the host's, which then waits for every command.
 
-use super::device::seconds;
 use mzcache::infer::{Part, Watch};
-use mzcache::port::opencl::{Event, EventTimes};
+use mzcache::port::opencl::Event;
+use mzcache::units::Nanos;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -32,15 +32,15 @@ pub struct Sample {
     /// Commands; 0 on the processor.
     pub commands: usize,
     /// What its commands took, without what is between them.
-    pub seconds: f64,
-    /// From the first one's start to the last one's end.
-    pub start: f64,
-    pub end: f64,
+    pub took: Nanos,
+    /// From the first one's start to the last one's end, on the clock.
+    pub start: Nanos,
+    pub end: Nanos,
 }
 
 enum Took {
     Event(Event),
-    Seconds { start: f64, end: f64 },
+    Times { start: Nanos, end: Nanos },
 }
 
 struct Mark {
@@ -87,19 +87,22 @@ impl Stopwatch {
         let mut samples: Vec<Sample> = Vec::new();
         for mark in std::mem::take(&mut self.state().marks) {
             let (start, end) = match mark.took {
-                Took::Event(event) => ends(&event.times()?),
-                Took::Seconds { start, end } => (start, end),
+                Took::Event(event) => {
+                    let times = event.times()?;
+                    (times.started, times.ended)
+                }
+                Took::Times { start, end } => (start, end),
             };
+            let took = end.since(start);
             let commands = usize::from(mark.is_command);
             match samples.last_mut().filter(|sample| sample.part == mark.part) {
                 Some(sample) => {
                     sample.commands += commands;
-                    sample.seconds += end - start;
+                    sample.took = Nanos::new(sample.took.get() + took.get());
                     sample.end = end;
                 }
                 None => {
-                    let (part, seconds) = (mark.part, end - start);
-                    samples.push(Sample { part, commands, seconds, start, end });
+                    samples.push(Sample { part: mark.part, commands, took, start, end });
                 }
             }
         }
@@ -107,16 +110,14 @@ impl Stopwatch {
     }
 
     fn mark(&self, state: &mut State, part: Part, is_command: bool) {
-        let now = Instant::now();
-        let start = state.last.duration_since(self.start).as_secs_f64();
-        let end = now.duration_since(self.start).as_secs_f64();
-        state.marks.push(Mark { part, is_command, took: Took::Seconds { start, end } });
+        let since = |instant: Instant| {
+            let nanos = instant.duration_since(self.start).as_nanos();
+            Nanos::new(u64::try_from(nanos).unwrap_or(u64::MAX))
+        };
+        let (start, end) = (since(state.last), since(Instant::now()));
+        state.marks.push(Mark { part, is_command, took: Took::Times { start, end } });
         state.last = Instant::now();
     }
-}
-
-fn ends(times: &EventTimes) -> (f64, f64) {
-    (seconds(times.started), seconds(times.ended))
 }
 
 impl Watch for Stopwatch {
@@ -146,6 +147,45 @@ impl Watch for Stopwatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mzcache::port::opencl::{Api, Block, Choice, Context, Devices, MemoryMode, Queue};
+
+    /// Two commands of one part, and what was heard of them.
+    fn copies(context: &Context, has_clock: bool) -> (Vec<Sample>, Clock) {
+        const BYTES: usize = 1 << 20;
+        let queue = Queue::new(context, has_clock).unwrap();
+        let block = || Block::new(context, &queue, MemoryMode::Buffers, BYTES).unwrap();
+        let (from, mut to) = (block(), block());
+        let watch = Stopwatch::new();
+        for _ in 0..2 {
+            watch.enqueued(Part::Output, "copy", from.copy_to(&mut to, BYTES).unwrap());
+        }
+        queue.finish().unwrap();
+        (watch.take().unwrap(), watch.clock())
+    }
+
+    #[test]
+    fn commands_without_a_clock_of_their_own_are_timed_by_the_host_s() {
+        let device = Api::load(None).and_then(|api| {
+            let api: &'static Api = Box::leak(Box::new(api));
+            Context::new(api, &Devices::enumerate(api)?.choose(Choice::Best)?)
+        });
+        let context = match device {
+            Ok(context) => context,
+            Err(error) => {
+                assert!(std::env::var_os("MZ_CI").is_none(), "{error}");
+                eprintln!("NOT CHECKED: no accelerator: {error}");
+                return;
+            }
+        };
+        for (has_clock, expected) in [(true, Clock::Events), (false, Clock::Wall)] {
+            let (samples, clock) = copies(&context, has_clock);
+            assert_eq!(clock, expected);
+            assert_eq!(samples.len(), 1);
+            let sample = samples[0];
+            assert_eq!((sample.part, sample.commands), (Part::Output, 2));
+            assert!(sample.took.get() > 0 && sample.end.since(sample.start) >= sample.took);
+        }
+    }
 
     #[test]
     fn marks_of_one_part_are_one_sample() {
@@ -157,7 +197,7 @@ mod tests {
         let parts: Vec<Part> = samples.iter().map(|sample| sample.part).collect();
         assert_eq!(parts, [Part::Start, Part::Project, Part::Heads, Part::Project]);
         for sample in &samples {
-            assert!(sample.seconds >= 0.0 && sample.end >= sample.start && sample.commands == 0);
+            assert!(sample.end >= sample.start && sample.commands == 0);
         }
         assert!(samples.windows(2).all(|pair| pair[0].end <= pair[1].start));
         assert_eq!(watch.take().unwrap(), []);

@@ -7,6 +7,7 @@ mod manager;
 
 use manager::*;
 use mzcache::Code;
+use mzcache::codec::Steps;
 use mzcache::policy::{Order, Scheme};
 use mzcache::runtime::{Config, Options, required_bytes};
 use mzcache::state::Stop;
@@ -296,6 +297,46 @@ fn every_order_and_scheme_restores() {
 }
 
 /// Flips one bit of a file.
+/// Everything out and back in; the values of K and V after it.
+fn cycle(fixture: &Fixture) -> Vec<Vec<u8>> {
+    let runtime = &fixture.runtime;
+    runtime.evict(ByteCount::new(u64::MAX), None).unwrap();
+    assert!(runtime.stats().tally.missing > 0);
+    runtime.restore().unwrap();
+    let ids = (0..SHAPE.layers).flat_map(|layer| (0..3).map(move |chunk| id(layer, chunk)));
+    ids.map(|id| runtime.kv(id).unwrap().to_vec()).collect()
+}
+
+#[test]
+fn kv4_freezes_its_steps_at_the_first_eviction_and_changes_nothing_after_it() {
+    for workers in [Setup::default().workers, vec![]] {
+        let setup = Setup { codec: CodecId::Kv4, swap_file: false, workers, ..Setup::default() };
+        let fixture = open("kv4", &setup);
+        assert_eq!(fixture.runtime.steps(), None);
+        fixture.runtime.evict(ByteCount::new(1), None).unwrap();
+        assert_eq!(fixture.runtime.steps(), None, "there was nothing to look at");
+        pass(&fixture, 700).unwrap();
+        let first = cycle(&fixture);
+        let steps = fixture.runtime.steps().unwrap();
+        let first_layer = steps.layer(LayerIndex::new(0)).unwrap();
+        assert!(first_layer.k.iter().all(|&step| step == first_layer.k[0] && step > 0.1));
+        for _ in 0..3 {
+            assert!(cycle(&fixture) == first);
+            assert_eq!(fixture.runtime.steps(), Some(steps));
+        }
+        fixture.runtime.check().unwrap();
+
+        // Another runtime that is given the profile keeps it, whatever its K is like.
+        let mut bytes = vec![0; Steps::serialised_bytes(&SHAPE)];
+        steps.write(&mut bytes).unwrap();
+        let other = open("kv4-given", &Setup { steps: Some(bytes), ..setup });
+        assert_eq!(other.runtime.steps(), Some(steps));
+        pass(&other, 600).unwrap();
+        cycle(&other);
+        assert_eq!(other.runtime.steps(), Some(steps));
+    }
+}
+
 #[test]
 fn a_codec_without_rates_is_refused_with_the_key_that_lacks() {
     for (codec, key) in

@@ -3,7 +3,7 @@
 //! Every function here gives the portable twin's result to the bit.
 
 #[path = "aarch64/kv4.rs"]
-mod kv4;
+pub(super) mod kv4;
 
 use super::Kernels;
 use super::cpu::CpuFlags;

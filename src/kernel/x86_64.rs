@@ -3,7 +3,9 @@
 //! Every function here gives the portable twin's result to the bit.
 
 #[path = "x86_64/kv4.rs"]
-mod kv4;
+pub(super) mod kv4;
+#[path = "x86_64/kv4_avx512.rs"]
+mod kv4_avx512;
 
 use super::Kernels;
 use super::cpu::CpuFlags;
@@ -25,7 +27,7 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.q8_pack = Q8Pack { isa: "avx2", run: q8_pack_avx2 };
         table.q8_unpack = Q8Unpack { isa: "avx2", run: q8_unpack_avx2 };
     }
-    kv4::improve(table, flags)
+    kv4_avx512::improve(kv4::improve(table, flags), flags)
 }
 
 /// Needs AVX and F16C, and equal lengths.

@@ -3,7 +3,7 @@
 use super::open::place_sizes;
 use super::weights;
 use crate::arena::Sizer;
-use crate::codec::{self, ChunkLayout, Codec, Geometry, Steps, StepsUse};
+use crate::codec::{self, ChunkLayout, Codec, Geometry};
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
 use crate::limits::{
@@ -48,8 +48,9 @@ pub struct Options<'a> {
     pub segment_bytes: u32,
     /// Processor features that kernels may use.
     pub cpu: CpuFlags,
-    /// The model's step profile as [`Steps::write`] wrote it, for codecs that use one. What was
-    /// packed with it unpacks only with the same.
+    /// The model's step profile as [`codec::Steps::write`] wrote it, for codecs that use one. What
+    /// was packed with it unpacks only with the same. Without one the first eviction makes a
+    /// profile, which [`super::Runtime::steps`] returns.
     pub steps: Option<&'a [u8]>,
 }
 
@@ -105,14 +106,6 @@ impl Config<'_> {
 
     pub(super) fn codec(&self) -> &'static dyn Codec {
         codec::codec(self.options.codec)
-    }
-
-    /// Numbers of memory for the step profile; 0 when the codec ignores it.
-    pub(super) fn step_values(&self) -> usize {
-        match self.codec().properties().steps {
-            StepsUse::Ignored => 0,
-            StepsUse::Welcome | StepsUse::Needed => Steps::values(&self.shape),
-        }
     }
 
     /// Bytes that a worker's codec needs besides the packed chunk.

@@ -86,6 +86,10 @@ impl Shared {
     fn evict_alone(&self, eviction: Event, deadline: Option<Nanos>) -> Result<Report> {
         let start = self.ports.clock.now();
         let measured_before = self.measured();
+        // Before workers take units away from where they are looked at.
+        if self.core.lock().machine.tokens().get() > 0 {
+            self.freeze_steps()?;
+        }
         self.event(eviction)?;
         let mut stopped = false;
         let booked = loop {

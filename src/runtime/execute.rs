@@ -36,11 +36,11 @@ impl Shared {
 
     /// What the codec works with on a chunk.
     fn work<'a>(&'a self, id: ChunkId, scratch: &'a mut [u8]) -> Work<'a> {
-        let steps = self.steps.and_then(|steps| steps.layer(id.layer));
-        Work { kernels: &self.kernels, steps, scratch }
+        Work { kernels: &self.kernels, steps: self.profile.layer(id.layer), scratch }
     }
 
     fn pack(&self, worker: usize, id: ChunkId, tokens: u16) -> Result<RamRecord> {
+        self.freeze_steps()?;
         let mut scratch = self.scratch[worker].lock();
         let Scratch { chunk: packed, codec: scratch } = &mut *scratch;
         let bytes = {

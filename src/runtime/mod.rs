@@ -14,8 +14,8 @@
 //!
 //! `config` has the inputs and the size query, `open` placement and threads, `worker` the loop,
 //! `execute` one action at a time, `step` the lock's critical section, `gate` the waiting, `pass`
-//! what compute uses, `evict` eviction with a deadline, `weights` where weight units lie in the
-//! model file.
+//! what compute uses, `evict` eviction with a deadline, `steps` the codec's step profile, `weights`
+//! where weight units lie in the model file.
 
 mod config;
 mod evict;
@@ -24,6 +24,7 @@ mod gate;
 mod open;
 mod pass;
 mod step;
+mod steps;
 mod weights;
 mod worker;
 

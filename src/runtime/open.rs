@@ -2,10 +2,11 @@
 
 use super::config::Config;
 use super::gate::Gates;
+use super::steps::Profile;
 use super::weights::WeightMap;
 use super::worker::Worker;
 use crate::arena::{Arena, Sizer};
-use crate::codec::{Codec, PLANE_ALIGN, Steps, StepsUse};
+use crate::codec::{Codec, PLANE_ALIGN};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
 use crate::limits::{IO_ALIGN, WORKERS_MAX};
@@ -56,8 +57,7 @@ pub(super) struct Shared {
     pub(super) segments: Layout,
     /// One a worker, the last one for callers.
     pub(super) scratch: &'static [Lock<Scratch>],
-    /// The model's step profile, if the codec uses one and there is one.
-    pub(super) steps: Option<Steps<'static>>,
+    pub(super) profile: Profile,
 }
 
 /// A worker's own memory.
@@ -92,7 +92,7 @@ pub(super) fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> 
         sizer.bytes(config.codec_scratch_bytes(), PLANE_ALIGN)?;
     }
     sizer.slice::<Lock<Scratch>>(config.options.workers.len() + 1)?;
-    sizer.slice::<f32>(config.step_values())?;
+    Profile::size(sizer, config)?;
     sizer.value::<Shared>()?;
     sizer.slice::<Worker>(config.options.workers.len())?;
     sizer.slice::<Option<ThreadId>>(config.options.workers.len())
@@ -195,7 +195,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         None => None,
     };
     let scratch = place_scratch(config, arena, ports)?;
-    let steps = place_steps(config, arena, &kernels)?;
+    let profile = Profile::new(arena, config, &kernels, ports)?;
     let shared = Shared {
         core: Lock::new(Core { machine, stack, restore_error: None }, ports.park),
         work: Word::new(0),
@@ -216,7 +216,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
             .map_err(|_| Error::new(Code::LimitExceeded, "weight units").with(weights.len()))?,
         segments,
         scratch,
-        steps,
+        profile,
     };
     Ok(arena.value(shared)?)
 }
@@ -234,20 +234,6 @@ fn place_scratch(
         scratch.codec = arena.bytes(config.codec_scratch_bytes(), PLANE_ALIGN)?;
     }
     Ok(arena.slice(workers, |index| Lock::new(core::mem::take(&mut all[index]), ports.park))?)
-}
-
-/// The step profile that the caller gave, for a codec that uses it.
-fn place_steps(
-    config: &Config<'_>,
-    arena: &mut Arena,
-    kernels: &Kernels,
-) -> Result<Option<Steps<'static>>> {
-    let memory = arena.slice(config.step_values(), |_| 0f32)?;
-    match (config.codec().properties().steps, config.options.steps) {
-        (StepsUse::Ignored, _) | (StepsUse::Welcome, None) => Ok(None),
-        (StepsUse::Needed, None) => Err(Error::new(Code::InvalidArgument, "steps")),
-        (_, Some(bytes)) => Steps::parse(kernels, config.shape, bytes, memory).map(Some),
-    }
 }
 
 impl Shared {

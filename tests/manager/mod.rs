@@ -49,6 +49,8 @@ pub struct Setup {
     pub scheme: Scheme,
     pub workers: Vec<Worker>,
     pub swap_file: bool,
+    /// A saved step profile.
+    pub steps: Option<Vec<u8>>,
     /// Shared buffers other than the host's.
     pub memory: Option<&'static dyn SharedMemory>,
 }
@@ -62,6 +64,7 @@ impl Default for Setup {
             scheme: Scheme::Hybrid,
             workers: vec![worker(Roles::READ), worker(Roles::UNPACK), worker(Roles::ALLOCATE)],
             swap_file: true,
+            steps: None,
             memory: None,
         }
     }
@@ -100,6 +103,7 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
             workers: &setup.workers,
             swap_file: setup.swap_file,
             cpu: host_cpu(),
+            steps: setup.steps.as_deref(),
             ..Options::default()
         },
     };

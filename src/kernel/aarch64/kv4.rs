@@ -171,24 +171,30 @@ fn put_upper(codes: [uint8x16_t; 2], upper: &mut [u8]) {
     }
 }
 
-/// Low and high bytes of 16 table entries.
-type Page = (uint8x16_t, uint8x16_t);
-
-/// The tables of a row.
+/// The table of a row, 16 entries at a time.
 #[target_feature(enable = "neon")]
 #[inline]
-fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
+fn tables<const PAGES: usize>(row: &Kv4Row) -> [(uint16x8_t, uint16x8_t); PAGES] {
     const FIRST: [f32; 4] = [0.0, 16.0, 32.0, 48.0];
     let (min, step) = (vdupq_n_f32(f32_from_f16(row.min)), row.step());
     let four = |codes| vaddq_f32(vmulq_n_f32(codes, step), min);
     let ascending = load_floats(&[0.0, 1.0, 2.0, 3.0]);
     core::array::from_fn(|page| {
         let codes = |first: f32| vaddq_f32(ascending, vdupq_n_f32(FIRST[page] + first));
-        let a = narrow(four(codes(0.0)), four(codes(4.0)));
-        let mut b = narrow(four(codes(8.0)), four(codes(12.0)));
-        if page == PAGES - 1 {
-            b = vsetq_lane_u16::<7>(row.max, b);
-        }
+        let last = narrow(four(codes(8.0)), four(codes(12.0)));
+        let last = match page == PAGES - 1 {
+            true => vsetq_lane_u16::<7>(row.max, last),
+            false => last,
+        };
+        (narrow(four(codes(0.0)), four(codes(4.0))), last)
+    })
+}
+
+/// The same, split into low and high bytes.
+#[target_feature(enable = "neon")]
+#[inline]
+fn pages<const PAGES: usize>(row: &Kv4Row) -> [(uint8x16_t, uint8x16_t); PAGES] {
+    tables(row).map(|(a, b)| {
         let (a, b) = (vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
         (vuzp1q_u8(a, b), vuzp2q_u8(a, b))
     })
@@ -225,6 +231,36 @@ fn decode(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
     }
 }
 
+#[cfg(mz_asm)]
+unsafe extern "C" {
+    /// cbindgen:ignore
+    pub(in crate::kernel) fn mz_kv4_decode4_neon(
+        table: *const u16,
+        codes: *const u8,
+        values: *mut u16,
+        blocks: usize,
+    );
+}
+
+/// The whole blocks of a row of 4-bit codes.
+#[cfg(mz_asm)]
+#[target_feature(enable = "neon")]
+#[inline]
+fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
+    let [page] = tables(row);
+    let blocks = values.len() / KV4_BLOCK;
+    let mut table = [[0; 8]; 2];
+    store(&mut table[0], page.0);
+    store(&mut table[1], page.1);
+    // SAFETY: the table has 16 entries; `codes` has the bytes of all blocks and `values` room for
+    // the whole ones, as the caller checked; the CPU has NEON.
+    unsafe {
+        mz_kv4_decode4_neon(table.as_ptr().cast(), codes.as_ptr(), values.as_mut_ptr(), blocks);
+    }
+}
+
+/// The whole blocks of a row of 4-bit codes.
+#[cfg(not(mz_asm))]
 #[target_feature(enable = "neon")]
 #[inline]
 fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {

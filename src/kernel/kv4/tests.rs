@@ -150,6 +150,43 @@ fn rows_of_v_equal_portable_at_every_length_between_guard_pages() {
 }
 
 #[test]
+#[cfg(mz_asm)]
+fn decoding_keeps_the_calling_convention() {
+    use crate::kernel::support::available;
+    use crate::kernel::support::checked_call::{Outcome, checked_call};
+    #[cfg(target_arch = "x86_64")]
+    let (function, needed) =
+        (crate::kernel::arch::kv4::mz_kv4_decode4_avx2 as *const (), CpuFlags::AVX2);
+    #[cfg(target_arch = "aarch64")]
+    let (function, needed) =
+        (crate::kernel::arch::kv4::mz_kv4_decode4_neon as *const (), CpuFlags::NEON);
+    if !available().contains(needed) {
+        return;
+    }
+    let mut random = Random::new(94);
+    let mut memory: [Guarded; 3] = core::array::from_fn(|_| Guarded::new(64 * 20));
+    for (blocks, at_end) in (0..20).flat_map(|blocks| [(blocks, false), (blocks, true)]) {
+        let [table, codes, values] = &mut memory;
+        let table = table.at::<u16>(at_end, 16);
+        let codes = codes.at::<u8>(at_end, KV4_NIBBLE_BYTES * blocks);
+        let values = values.at::<u16>(at_end, KV4_BLOCK * blocks);
+        table.fill_with(|| random.u16());
+        codes.fill_with(|| random.byte());
+        let pointers = [table.as_ptr() as u64, codes.as_ptr() as u64, values.as_mut_ptr() as u64];
+        let arguments = [pointers[0], pointers[1], pointers[2], blocks as u64, 0, 0];
+        // SAFETY: a table of 16 entries, and codes and room for that many blocks; the CPU has what
+        // the function needs.
+        let Outcome { trashed, .. } = unsafe { checked_call(function, arguments) };
+        assert_eq!(trashed, 0, "{blocks} blocks");
+        for (token, &value) in values.iter().enumerate() {
+            let byte = codes[16 * (token / 32) + token % 16];
+            let code = if token % 32 < 16 { byte & 15 } else { byte >> 4 };
+            assert_eq!(value, table[usize::from(code)], "{blocks} blocks, token {token}");
+        }
+    }
+}
+
+#[test]
 fn spreads_see_every_end_at_every_place() {
     let rungs = rungs();
     for (name, kernels) in &rungs {

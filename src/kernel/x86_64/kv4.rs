@@ -22,10 +22,6 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.kv4_v_encode = Kv4VEncode { isa: ISA, run: v_encode };
         table.kv4_v_decode = Kv4VDecode { isa: ISA, run: v_decode };
     }
-    if flags.contains(CpuFlags::AVX512.union(CpuFlags::AVX2).union(CpuFlags::F16C)) {
-        table.kv4_decode = Kv4Decode { isa: "avx512", run: decode_avx512 };
-        table.kv4_v_decode = Kv4VDecode { isa: "avx512", run: v_decode_avx512 };
-    }
     table
 }
 
@@ -33,7 +29,7 @@ type Nibbles = [u8; KV4_NIBBLE_BYTES];
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn load_bytes(bytes: &[u8; 16]) -> __m128i {
+pub(super) fn load_bytes(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: reads the 16 bytes that `bytes` refers to; no alignment is needed.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
@@ -182,10 +178,10 @@ struct Page {
     high: __m256i,
 }
 
-/// The tables of a row.
+/// The table of a row, 16 entries at a time.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
+fn tables<const PAGES: usize>(row: &Kv4Row) -> [(__m128i, __m128i); PAGES] {
     const FIRST: [f32; 4] = [0.0, 16.0, 32.0, 48.0];
     let (min, step) = (_mm256_set1_ps(f32_from_f16(row.min)), _mm256_set1_ps(row.step()));
     let eight = |codes: __m256| {
@@ -195,11 +191,20 @@ fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
     let codes = _mm256_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0);
     core::array::from_fn(|page| {
         let codes = _mm256_add_ps(codes, _mm256_set1_ps(FIRST[page]));
-        let a = eight(codes);
-        let mut b = eight(_mm256_add_ps(codes, _mm256_set1_ps(8.0)));
-        if page == PAGES - 1 {
-            b = _mm_insert_epi16::<7>(b, row.max.into());
-        }
+        let last = eight(_mm256_add_ps(codes, _mm256_set1_ps(8.0)));
+        let last = match page == PAGES - 1 {
+            true => _mm_insert_epi16::<7>(last, row.max.into()),
+            false => last,
+        };
+        (eight(codes), last)
+    })
+}
+
+/// The same, split into bytes.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
+    tables(row).map(|(a, b)| {
         let mask = _mm_set1_epi16(0xFF);
         let low = _mm_packus_epi16(_mm_and_si128(a, mask), _mm_and_si128(b, mask));
         let high = _mm_packus_epi16(_mm_srli_epi16::<8>(a), _mm_srli_epi16::<8>(b));
@@ -210,7 +215,7 @@ fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
 /// The low four bits of 32 tokens in order.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn low_bits(nibbles: &Nibbles) -> __m256i {
+pub(super) fn low_bits(nibbles: &Nibbles) -> __m256i {
     let bytes = load_bytes(nibbles);
     let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
     _mm256_and_si256(both, _mm256_set1_epi8(15))
@@ -240,6 +245,36 @@ fn decode(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
     }
 }
 
+#[cfg(mz_asm)]
+unsafe extern "C" {
+    /// cbindgen:ignore
+    pub(in crate::kernel) fn mz_kv4_decode4_avx2(
+        table: *const u16,
+        codes: *const u8,
+        values: *mut u16,
+        blocks: usize,
+    );
+}
+
+/// The whole blocks of a row of 4-bit codes.
+#[cfg(mz_asm)]
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
+    let [page] = tables(row);
+    let blocks = values.len() / KV4_BLOCK;
+    let mut table = [[0; 8]; 2];
+    store(&mut table[0], page.0);
+    store(&mut table[1], page.1);
+    // SAFETY: the table has 16 entries; `codes` has the bytes of all blocks and `values` room for
+    // the whole ones, as the caller checked; the CPU has AVX2.
+    unsafe {
+        mz_kv4_decode4_avx2(table.as_ptr().cast(), codes.as_ptr(), values.as_mut_ptr(), blocks);
+    }
+}
+
+/// The whole blocks of a row of 4-bit codes.
+#[cfg(not(mz_asm))]
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
@@ -299,105 +334,6 @@ fn decode_6(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
         };
         store_block(values, pick(pages.map(|page| page.low)), pick(pages.map(|page| page.high)));
     }
-}
-
-/// Needs AVX-512 with F16C, a width of 4 to 6 and matching lengths. A table of 32 entries is one
-/// register, and a block one permutation of it.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
-fn decode_avx512(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let (min, step) = (_mm512_set1_ps(f32_from_f16(row.min)), _mm512_set1_ps(row.step()));
-    let ascending =
-        _mm512_cvtepi32_ps(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    let sixteen = |first: f32| {
-        let codes = _mm512_add_ps(ascending, _mm512_set1_ps(first));
-        let values = _mm512_add_ps(_mm512_mul_ps(codes, step), min);
-        _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values)
-    };
-    let page = |first: f32| {
-        let low = _mm512_castsi256_si512(sixteen(first));
-        _mm512_inserti64x4::<1>(low, sixteen(first + 16.0))
-    };
-    let max = _mm512_set1_epi16(row.max.cast_signed());
-    let (nibbles, upper) = codes.split_at(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    let whole = blocks.len();
-    match row.width {
-        4 => {
-            let table = _mm512_mask_blend_epi16(1 << 15, page(0.0), max);
-            for (values, nibbles) in blocks.iter_mut().zip(nibbles) {
-                let index = _mm512_cvtepu8_epi16(low_bits(nibbles));
-                store_whole(values, _mm512_permutexvar_epi16(index, table));
-            }
-        }
-        5 => {
-            let table = _mm512_mask_blend_epi16(1 << 31, page(0.0), max);
-            let (upper, _) = upper.as_chunks::<4>();
-            for ((values, nibbles), &upper) in blocks.iter_mut().zip(nibbles).zip(upper) {
-                let (low, upper) = (low_bits(nibbles), u32::from_le_bytes(upper));
-                let index = with_bit_4(low, upper);
-                store_whole(values, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(index), table));
-            }
-        }
-        _ => {
-            let tables = (page(0.0), _mm512_mask_blend_epi16(1 << 31, page(32.0), max));
-            let shifts = _mm256_setr_epi64x(4, 2, 0, 0);
-            let back = _mm256_setr_epi64x(0, 0, 0, 2);
-            let (upper, _) = upper.as_chunks::<8>();
-            for ((values, nibbles), &upper) in blocks.iter_mut().zip(nibbles).zip(upper) {
-                let upper = _mm256_set1_epi64x(i64::from_le_bytes(upper));
-                let upper = _mm256_srlv_epi64(_mm256_sllv_epi64(upper, shifts), back);
-                let upper = _mm256_and_si256(upper, _mm256_set1_epi8(0x30));
-                let index = _mm512_cvtepu8_epi16(_mm256_or_si256(low_bits(nibbles), upper));
-                store_whole(values, _mm512_permutex2var_epi16(tables.0, index, tables.1));
-            }
-        }
-    }
-    if whole * KV4_BLOCK < values.len() {
-        kv4::decode_blocks(&row.table(), row.width, whole, codes, values);
-    }
-}
-
-/// Sets bit 4 of the bytes that the mask names.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
-#[inline]
-fn with_bit_4(bytes: __m256i, mask: u32) -> __m256i {
-    _mm256_or_si256(bytes, _mm256_maskz_mov_epi8(mask, _mm256_set1_epi8(16)))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
-#[inline]
-fn store_whole(values: &mut [u16; KV4_BLOCK], from: __m512i) {
-    // SAFETY: writes the 32 halves that `values` refers to; no alignment is needed.
-    unsafe { _mm512_storeu_si512(values.as_mut_ptr().cast(), from) };
-}
-
-/// Needs AVX-512 with F16C, and matching lengths.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
-fn v_decode_avx512(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
-    let (blocks, rest) = values.as_chunks_mut::<KV4_BLOCK>();
-    let (steps, rest_steps) = steps.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at(blocks.len() * KV4_NIBBLE_BYTES);
-    let rest_scales = &scales[blocks.len() * KV4_BLOCK..];
-    let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    for ((values, steps), codes) in blocks.iter_mut().zip(steps).zip(codes) {
-        let bytes = load_bytes(codes);
-        // Shifts in 32-bit words move the sign of either nibble to the top and back.
-        let words = _mm512_cvtepu8_epi32(bytes);
-        let low = _mm512_srai_epi32::<28>(_mm512_slli_epi32::<28>(words));
-        let high = _mm512_srai_epi32::<28>(_mm512_slli_epi32::<24>(words));
-        let (steps, _) = steps.as_chunks::<16>();
-        let half = |code: __m512i, steps: &[f32; 16]| {
-            // SAFETY: reads the 16 floats that `steps` refers to; no alignment is needed.
-            let steps = unsafe { _mm512_loadu_ps(steps.as_ptr()) };
-            let value = _mm512_mul_ps(_mm512_cvtepi32_ps(code), steps);
-            _mm512_castsi256_si512(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value))
-        };
-        let (low, high) = (half(low, &steps[0]), half(high, &steps[1]));
-        let both = _mm512_inserti64x4::<1>(low, _mm512_castsi512_si256(high));
-        store_whole(values, both);
-    }
-    kv4::v_decode(rest_codes, rest_scales, rest_steps, rest);
 }
 
 /// Needs AVX2 and F16C, and matching lengths.

@@ -5,7 +5,7 @@
 //! sizes ----+--> Times --> threshold T --> Plan --+
 //!                                                 +--> stage, next_move
 //!               what is still resident --> Load --+
-//! order: position --> unit      budget: percent --> bytes
+//! order: position --> unit      budget: percent --> bytes      choice: codecs --> the soonest
 //! ```
 //!
 //! Invariant: the same inputs give the same answer, for any inputs; sums saturate, nothing divides
@@ -13,6 +13,7 @@
 //! table, the profile file) is not this module's business. Paper sections 4.3 and 4.4.
 
 pub mod budget;
+pub mod choice;
 pub mod order;
 pub mod profile;
 pub mod stage;
@@ -20,6 +21,7 @@ pub mod threshold;
 pub mod times;
 
 pub use budget::bytes_to_evict;
+pub use choice::{Amounts, Candidate, Choice, choose, restore_time};
 pub use order::{Order, restore_unit_at};
 pub use profile::{CodecRates, Profile};
 pub use stage::{Load, Move, Plan, Scheme, Stage, next_move, stage};

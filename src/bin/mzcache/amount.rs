@@ -75,8 +75,15 @@ impl fmt::Display for Size {
 pub struct Percent(f64);
 
 impl Percent {
+    pub const HALF: Percent = Percent(50.0);
+
     pub const fn get(self) -> f64 {
         self.0
+    }
+
+    /// What is missing from the whole.
+    pub const fn rest(self) -> Percent {
+        Percent(100.0 - self.0)
     }
 
     /// That share of a number of bytes, rounded down.

@@ -241,12 +241,19 @@ pub struct Eviction {
     pub evict: Option<Amount>,
 }
 
+/// A codec, or the one that suits the eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    Auto,
+    One(CodecId),
+}
+
 /// How weights and KV cache are kept, moved and computed.
 #[derive(Args, Clone, Debug)]
 pub struct Engine {
-    /// How KV chunks are packed.
+    /// How KV chunks are packed; `auto` takes the codec that is predicted to restore soonest.
     #[arg(long, value_name = "CODEC", default_value = "q8", value_parser = codec)]
-    pub codec: CodecId,
+    pub codec: Codec,
     /// What is evicted first.
     #[arg(long, value_enum, default_value_t = Order::BackwardOut)]
     pub order: Order,
@@ -265,9 +272,9 @@ pub struct Engine {
 
 impl Engine {
     /// On the processor, with the cache as it is computed.
-    pub const fn to_score(threads: Option<u16>) -> Engine {
+    pub const fn to_measure(threads: Option<u16>) -> Engine {
         Engine {
-            codec: CodecId::Raw,
+            codec: Codec::One(CodecId::Raw),
             order: Order::BackwardOut,
             backend: Backend::Cpu,
             accelerator: Accelerator {
@@ -354,10 +361,13 @@ fn tokens() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=262_144)
 }
 
-fn codec(name: &str) -> Result<CodecId, String> {
-    CodecId::from_name(name).ok_or_else(|| {
+fn codec(name: &str) -> Result<Codec, String> {
+    if name == "auto" {
+        return Ok(Codec::Auto);
+    }
+    CodecId::from_name(name).map(Codec::One).ok_or_else(|| {
         let known = CodecId::ALL.map(CodecId::name).join(", ");
-        format!("the codecs are {known}")
+        format!("the codecs are {known}; auto chooses one")
     })
 }
 
@@ -382,7 +392,7 @@ mod tests {
             parse("mzcache run -m m.gguf -c c.txt -p hi --remaining 25% --codec raw").unwrap();
         let Command::Run(run) = cli.command else { panic!("not a run") };
         assert_eq!(run.eviction.remaining.map(Percent::get), Some(25.0));
-        assert_eq!(run.engine.codec, CodecId::Raw);
+        assert_eq!(run.engine.codec, Codec::One(CodecId::Raw));
         assert_eq!(run.sampling.settings(), Settings::GREEDY);
         let cli = parse("mzcache run -m m -p hi --evict 512MiB --order lru --seed 7").unwrap();
         let Command::Run(run) = cli.command else { panic!("not a run") };

@@ -1,6 +1,7 @@
 //! A model file opened under memory management, with its tokenizer: what every command works on.
 
 use crate::accelerator;
+use crate::choice::{self, Expected};
 use crate::cli;
 use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
@@ -32,6 +33,13 @@ pub struct Engine {
     pub codec: mzcache::units::CodecId,
 }
 
+/// What an engine is opened for, besides the options.
+struct Needs {
+    profile: Profile,
+    logit_rows_max: usize,
+    expected: Expected,
+}
+
 /// An answer that was generated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
@@ -43,15 +51,17 @@ pub struct Answer {
 }
 
 impl Engine {
-    /// Opens a model file.
+    /// Opens a model file; `expected` is what `--codec auto` goes by.
     pub fn open(
         model_path: &Path,
         options: &cli::Engine,
+        expected: Expected,
         cache: &CacheDir,
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
         let profile = read_profile(options.profile.as_deref(), cache, console)?;
-        Engine::open_with(model_path, options, profile, 1, cache, console)
+        let needs = Needs { profile, logit_rows_max: 1, expected };
+        Engine::open_with(model_path, options, &needs, cache, console)
     }
 
     /// Opens one to compute on the processor and see the logits of up to `logit_rows_max` tokens of
@@ -63,15 +73,16 @@ impl Engine {
         cache: &CacheDir,
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
-        let options = cli::Engine::to_score(threads);
-        Engine::open_with(model_path, &options, Profile::DEFAULT, logit_rows_max, cache, console)
+        let options = cli::Engine::to_measure(threads);
+        let expected = Expected::NOTHING;
+        let needs = Needs { profile: Profile::DEFAULT, logit_rows_max, expected };
+        Engine::open_with(model_path, &options, &needs, cache, console)
     }
 
     fn open_with(
         model_path: &Path,
         options: &cli::Engine,
-        profile: Profile,
-        logit_rows_max: usize,
+        needs: &Needs,
         cache: &CacheDir,
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
@@ -87,11 +98,22 @@ impl Engine {
         };
         let host = open_ports(model_path, cache)?;
         let workers = workers(threads);
+        let codec = match options.codec {
+            cli::Codec::One(codec) => codec,
+            cli::Codec::Auto => {
+                let unpackers = workers.iter().filter(|w| w.roles.contains(Roles::UNPACK)).count();
+                let unpackers = u16::try_from(unpackers).unwrap_or(u16::MAX);
+                let Needs { profile, expected, .. } = needs;
+                let (codec, why) = choice::choose(&model, profile, unpackers, *expected)?;
+                console.note(&why);
+                codec
+            }
+        };
         let config = SessionConfig {
             options: Options {
                 context_tokens_max: TokenCount::new(model.shape.context_tokens),
-                codec: options.codec,
-                profile,
+                codec,
+                profile: needs.profile,
                 order: options.order.policy(),
                 workers: &workers,
                 cpu: host_cpu(),
@@ -99,7 +121,7 @@ impl Engine {
             },
             compute: ComputeConfig {
                 batch_tokens_max: BATCH_TOKENS,
-                logit_rows_max,
+                logit_rows_max: needs.logit_rows_max,
                 workers_max: usize::from(threads),
             },
         };
@@ -112,7 +134,7 @@ impl Engine {
                 "this file system refuses O_DIRECT; the model is read through the page cache",
             );
         }
-        Ok(Engine { session, tokenizer, threads, codec: options.codec })
+        Ok(Engine { session, tokenizer, threads, codec })
     }
 
     /// Appends tokens in batches, with a bar.

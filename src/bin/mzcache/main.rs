@@ -12,6 +12,7 @@
 
 mod accelerator;
 mod amount;
+mod choice;
 mod cli;
 mod commands;
 mod engine;

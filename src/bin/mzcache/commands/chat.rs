@@ -5,7 +5,8 @@
 
 use super::run::{evicted_line, fits, room, summary_line};
 use super::{Console, read_text};
-use crate::amount::Size;
+use crate::amount::{Amount, Percent, Size};
+use crate::choice::Expected;
 use crate::cli::{Chat as Options, Common};
 use crate::engine::Engine;
 use crate::failure::{Failure, Outcome};
@@ -34,7 +35,9 @@ pub fn chat(common: &Common, options: &Options, console: &mut Console<'_>) -> Ou
     let cache = CacheDir::find(common.cache_dir.clone())?;
     let sampler = Sampler::new(options.sampling.settings())?;
     let path = &options.model.model;
-    let engine = Engine::open(path, &options.engine, &cache, console)?;
+    // Nobody knows yet what will be evicted.
+    let expected = Expected { tokens: 2048, evict: Some(Amount::Share(Percent::HALF)) };
+    let engine = Engine::open(path, &options.engine, expected, &cache, console)?;
     let template = ChatTemplate::new(engine.tokenizer.vocabulary())?;
     let decoder = Tokenizer::new(engine.tokenizer.vocabulary().clone())?;
     let mut messages = Vec::new();

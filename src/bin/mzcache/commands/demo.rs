@@ -2,7 +2,8 @@
 
 use super::run::fits;
 use super::{Console, read_text};
-use crate::amount::Percent;
+use crate::amount::{Amount, Percent};
+use crate::choice::Expected;
 use crate::cli::{Common, Demo as Options};
 use crate::engine::{Answer, Engine};
 use crate::failure::{Failure, Outcome};
@@ -78,7 +79,10 @@ impl Demo {
         path: &Path,
         console: &mut Console<'_>,
     ) -> Outcome<Demo> {
-        let mut engine = Engine::open(path, &options.engine, cache, console)?;
+        let least = options.levels.iter().copied().min_by(|a, b| a.get().total_cmp(&b.get()));
+        let evict = least.map(|level| Amount::Share(level.rest()));
+        let expected = Expected { tokens: options.context_tokens, evict };
+        let mut engine = Engine::open(path, &options.engine, expected, cache, console)?;
         let prompt = options.prompt.as_deref().unwrap_or(PROMPT);
         let question = engine.tokenizer.encode(prompt, Special::AsText)?.ids;
         if question.is_empty() {

@@ -1,7 +1,8 @@
 //! `mzcache run`: a context is read, something is evicted, a prompt is answered.
 
 use super::{Console, read_standard_input, read_text};
-use crate::amount::{Size, time};
+use crate::amount::{Amount, Size, time};
+use crate::choice::Expected;
 use crate::cli::{Common, Run as Options};
 use crate::engine::{Answer, Engine};
 use crate::failure::{Failure, Outcome};
@@ -47,7 +48,8 @@ pub fn run(common: &Common, options: &Options, console: &mut Console<'_>) -> Out
     };
     let text = options.model.context.as_deref().map(read_text).transpose()?;
     let path = &options.model.model;
-    let mut engine = Engine::open(path, &options.engine, &cache, console)?;
+    let expected = expected(options, text.as_deref().unwrap_or_default());
+    let mut engine = Engine::open(path, &options.engine, expected, &cache, console)?;
     let question = match text {
         Some(text) => {
             let tokens = engine.tokenizer.encode_start(&text, Special::AsText)?;
@@ -85,7 +87,7 @@ pub fn run(common: &Common, options: &Options, console: &mut Console<'_>) -> Out
     }
     let summary = Summary {
         model: path.display().to_string(),
-        codec: options.engine.codec.name(),
+        codec: engine.codec.name(),
         context_tokens,
         prompt_tokens: question.ids.len(),
         bytes_before,
@@ -97,6 +99,16 @@ pub fn run(common: &Common, options: &Options, console: &mut Console<'_>) -> Out
         text: text + &rest,
     };
     console.print_json(&summary)
+}
+
+/// A token of text is about four bytes long.
+fn expected(options: &Options, text: &str) -> Expected {
+    let tokens = (text.len() + options.prompt.len()) / 4;
+    let rest = options.eviction.remaining.map(|share| Amount::Share(share.rest()));
+    Expected {
+        tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
+        evict: rest.or(options.eviction.evict),
+    }
 }
 
 fn evict(console: &mut Console<'_>, engine: &Engine, options: &Options) -> Outcome<Option<Report>> {

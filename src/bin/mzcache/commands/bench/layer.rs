@@ -3,9 +3,10 @@
 //!
 //! It watches real passes: weights were read from the file, chunks hold random keys and values.
 
-use super::Report;
 use super::device::Device;
 use super::stopwatch::{Sample, Stopwatch};
+use super::{Report, processor};
+use crate::choice::Expected;
 use crate::cli::{self, BenchLayer as Options, Common};
 use crate::commands::{Console, run::fits};
 use crate::engine::Engine;
@@ -15,7 +16,7 @@ use crate::random::Random;
 use crate::synthetic;
 use mzcache::infer::model::{Model, Role};
 use mzcache::infer::{Part, Session};
-use mzcache::units::{ChunkId, ChunkIndex, CodecId, LayerIndex, Nanos, TokenCount};
+use mzcache::units::{ChunkId, ChunkIndex, LayerIndex, Nanos, TokenCount};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -57,20 +58,19 @@ pub fn run(common: &Common, options: &Options, console: &mut Console<'_>) -> Out
     let cache = CacheDir::find(common.cache_dir.clone())?;
     let path = model_path(options, &cache, console)?;
     let engine = cli::Engine {
-        codec: CodecId::Raw,
-        order: cli::Order::BackwardOut,
         backend: options.backend,
         accelerator: cli::Accelerator { is_measured: true, ..options.accelerator.clone() },
-        threads: options.threads,
-        profile: None,
+        ..cli::Engine::to_measure(options.threads)
     };
-    let mut engine = Engine::open(&path, &engine, &cache, console)?;
+    let mut engine = Engine::open(&path, &engine, Expected::NOTHING, &cache, console)?;
     let (machine, copy) = match engine.session.opencl().is_some() {
         true => {
             let device = Device::open(&options.accelerator)?;
             (device.describe(), device.copy_bytes_per_s(COPY_BYTES)?)
         }
-        false => (processor(engine.threads), copy_bytes_per_s(usize::from(engine.threads))),
+        false => {
+            (processor(usize::from(engine.threads)), copy_bytes_per_s(usize::from(engine.threads)))
+        }
     };
     console.note(&format!("measuring on {machine}"));
     let name = path.file_stem().map(PathBuf::from).unwrap_or_default().display().to_string();
@@ -279,15 +279,6 @@ fn table(machine: &str, rows: &[Row]) -> String {
         ));
     }
     text
-}
-
-/// The processor's name, for reports.
-fn processor(threads: u16) -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let named = text.lines().find_map(|line| line.strip_prefix("model name"));
-    let name =
-        named.map_or(std::env::consts::ARCH, |rest| rest.trim_start_matches([' ', '\t', ':']));
-    format!("{name}, {threads} threads")
 }
 
 /// Bytes a second that so many threads move when each copies its share (read and written bytes

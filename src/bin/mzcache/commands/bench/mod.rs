@@ -32,3 +32,12 @@ pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outco
         Bench::Layer(options) => layer::run(common, options, console),
     }
 }
+
+/// The processor's name, for reports.
+fn processor(threads: usize) -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("model name"));
+    let name =
+        named.map_or(std::env::consts::ARCH, |rest| rest.trim_start_matches([' ', '\t', ':']));
+    format!("{name}, {threads} threads")
+}

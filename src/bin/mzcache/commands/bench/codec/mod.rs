@@ -9,7 +9,7 @@ mod packing;
 mod quality;
 mod speed;
 
-use super::Report;
+use super::{Report, processor};
 use crate::cli::BenchCodec as Options;
 use crate::commands::{Console, read_text};
 use crate::engine::Engine;
@@ -67,19 +67,11 @@ pub fn run(cache_dir: &CacheDir, options: &Options, console: &mut Console<'_>) -
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let machine = machine();
+    let machine = processor(speed::cores());
     match options.json {
         true => console.print_json(&Report { bench: "codec", machine, rows }),
         false => console.print(&table(&machine, &rows)),
     }
-}
-
-/// The processor, where the system says it, and how many cores there are.
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let name = name.map_or("processor", |(_, name)| name.trim());
-    format!("{name}, {} cores", speed::cores())
 }
 
 fn too_short(have: usize, need: usize) -> Failure {

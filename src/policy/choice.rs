@@ -1,0 +1,204 @@
+//! Which codec brings an eviction back soonest.
+//!
+//! A codec that saves more leaves less for flash to bring back, and takes longer to unpack. Which
+//! of the two weighs more depends on the device and on how much is to be freed: below some size of
+//! eviction one codec is ahead, above it another. The prediction is that of the hybrid swap when
+//! both paths end together (paper 4.3), in bytes instead of whole units.
+
+use super::profile::Profile;
+use super::times::{Setup, Times};
+use crate::error::Result;
+use crate::units::{ByteCount, CodecId, Nanos};
+
+/// What could be evicted, and how much of it shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amounts {
+    /// Bytes to free.
+    pub evict: ByteCount,
+    /// Weights.
+    pub weights: ByteCount,
+    /// Full chunks as they lie in shared buffers.
+    pub kv: ByteCount,
+}
+
+/// One codec's sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The codec.
+    pub codec: CodecId,
+    /// A full chunk packed by it.
+    pub packed_bytes: ByteCount,
+}
+
+/// A codec, and how long restoration takes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The codec.
+    pub codec: CodecId,
+    /// Until everything is back.
+    pub restore: Nanos,
+}
+
+/// How long restoring takes when `amounts` was evicted with `setup`'s codec; `None` when that much
+/// cannot be freed.
+pub fn restore_time(times: &Times, setup: &Setup, amounts: &Amounts) -> Option<Nanos> {
+    let freed = |nanos: u64| freed_in(times, setup, amounts, nanos);
+    let evict = u128::from(amounts.evict.get());
+    // All of it, at either rate.
+    let all = ByteCount::new(amounts.weights.get().saturating_add(amounts.kv.get()));
+    let longest = times.read_weights(all).get().saturating_add(unpack_time(times, setup, amounts));
+    if freed(longest) < evict {
+        return None;
+    }
+    let (mut low, mut high) = (0, longest);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match freed(middle) < evict {
+            true => low = middle + 1,
+            false => high = middle,
+        }
+    }
+    Some(Nanos::new(low))
+}
+
+/// The candidate with the shortest restoration; of several within a twentieth of it the first.
+/// Candidates stand in order of quality, as [`CodecId::ALL`] does. `None` when none frees enough.
+pub fn choose(
+    profile: &Profile,
+    setup: &Setup,
+    candidates: &[Candidate],
+    amounts: &Amounts,
+) -> Result<Option<Choice>> {
+    let predict = |candidate: &Candidate| {
+        let setup =
+            Setup { codec: candidate.codec, packed_bytes: candidate.packed_bytes, ..*setup };
+        let restore = restore_time(&Times::new(profile, &setup)?, &setup, amounts);
+        Ok(restore.map(|restore| Choice { codec: candidate.codec, restore }))
+    };
+    let mut best: Option<Choice> = None;
+    for candidate in candidates {
+        let choice = predict(candidate)?;
+        let is_better = |best: Choice| {
+            choice.is_some_and(|choice| choice.restore.get() < best.restore.get() / 20 * 19)
+        };
+        if best.is_none_or(is_better) {
+            best = choice.or(best);
+        }
+    }
+    Ok(best)
+}
+
+/// Nanoseconds that unpacking all KV takes; 0 where nothing is packed.
+fn unpack_time(times: &Times, setup: &Setup, amounts: &Amounts) -> u64 {
+    let chunks = amounts.kv.get().div_ceil(setup.chunk_bytes.get().max(1));
+    times.unpack_chunk.map_or(0, |unpack| unpack.get().saturating_mul(chunks))
+}
+
+/// Most bytes that can be evicted so that both paths bring them back in `nanos`.
+fn freed_in(times: &Times, setup: &Setup, amounts: &Amounts, nanos: u64) -> u128 {
+    let (weights, kv) = (u128::from(amounts.weights.get()), u128::from(amounts.kv.get()));
+    let chunk = u128::from(setup.chunk_bytes.get()).max(1);
+    let saved = chunk.saturating_sub(setup.packed_bytes.get().into());
+    let read = u128::from(nanos) * u128::from(times.read_bytes_per_s) / 1_000_000_000;
+    let unpacked = match times.unpack_chunk {
+        Some(unpack) => (u128::from(nanos) * chunk / u128::from(unpack.get().max(1))).min(kv),
+        None => 0,
+    };
+    if times.read_chunk.is_none() {
+        return unpacked * saved / chunk + read.min(weights);
+    }
+    // What flash brings back in time need not be packed.
+    let packed = unpacked.min((weights + kv).saturating_sub(read));
+    packed * saved / chunk + read.min(weights + kv - packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::CodecRates;
+
+    const SETUP: Setup = Setup {
+        codec: CodecId::Q8,
+        chunk_bytes: ByteCount::new(1000),
+        packed_bytes: ByteCount::new(500),
+        stored_bytes: ByteCount::new(1000),
+        unpackers: 1,
+        ram_is_open: true,
+        flash_is_open: true,
+    };
+
+    /// Flash 1 byte a nanosecond, q8 at `q8` bytes a nanosecond, kv4 at `kv4`.
+    fn profile(q8: u64, kv4: u64) -> Profile {
+        let mut profile = Profile { read_bytes_per_s: 1_000_000_000, ..Profile::DEFAULT };
+        for (codec, rate) in [(CodecId::Q8, q8), (CodecId::Kv4, kv4)] {
+            let rate = rate * 1_000_000_000;
+            *profile.rates_mut(codec) =
+                CodecRates { pack_bytes_per_s: rate, unpack_bytes_per_s: rate };
+        }
+        profile
+    }
+
+    fn time(setup: &Setup, amounts: &Amounts) -> Option<u64> {
+        let times = Times::new(&profile(2, 1), setup).unwrap();
+        restore_time(&times, setup, amounts).map(Nanos::get)
+    }
+
+    fn amounts(evict: u64, weights: u64, kv: u64) -> Amounts {
+        let [evict, weights, kv] = [evict, weights, kv].map(ByteCount::new);
+        Amounts { evict, weights, kv }
+    }
+
+    #[test]
+    fn both_paths_work_until_the_end() {
+        // In a nanosecond 1 byte is read, and 2 are unpacked that freed 1.
+        assert_eq!(time(&SETUP, &amounts(10_000, 50_000, 50_000)), Some(5_000));
+        // No KV is left to pack: 10,000 bytes free 5,000.
+        assert_eq!(time(&SETUP, &amounts(25_000, 50_000, 10_000)), Some(20_000));
+        assert_eq!(time(&SETUP, &amounts(0, 50_000, 10_000)), Some(0));
+    }
+
+    #[test]
+    fn a_closed_path_does_nothing() {
+        let flash = Setup { ram_is_open: false, ..SETUP };
+        assert_eq!(time(&flash, &amounts(10_000, 50_000, 50_000)), Some(10_000));
+        let ram = Setup { flash_is_open: false, ..SETUP };
+        assert_eq!(time(&ram, &amounts(10_000, 0, 50_000)), Some(10_000));
+        assert_eq!(time(&ram, &amounts(25_001, 0, 50_000)), None);
+        assert_eq!(time(&SETUP, &amounts(100_001, 50_000, 50_000)), None);
+        assert_eq!(time(&SETUP, &amounts(100_000, 50_000, 50_000)), Some(100_000));
+    }
+
+    #[test]
+    fn more_takes_longer_and_never_less_than_flash_and_memory_allow() {
+        for kv in [0, 999, 40_000] {
+            let mut before = 0;
+            for evict in (0..=30_000 + kv).step_by(331) {
+                let now = time(&SETUP, &amounts(evict, 30_000, kv)).unwrap();
+                assert!(now >= before && now <= evict, "{evict} of {kv}: {now}");
+                assert!(2 * now + 2 >= evict, "{evict} of {kv}: {now}");
+                before = now;
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_codec_pays_once_fast_ones_have_packed_everything() {
+        let profile = profile(4, 3);
+        let candidates = [(CodecId::Q8, 500), (CodecId::Kv4, 250)]
+            .map(|(codec, bytes)| Candidate { codec, packed_bytes: ByteCount::new(bytes) });
+        let choice = |evict| {
+            let amounts = amounts(evict, 50_000, 50_000);
+            choose(&profile, &SETUP, &candidates, &amounts).unwrap()
+        };
+        // 1 + 4/2 bytes a nanosecond against 1 + 3 * 3/4.
+        assert_eq!(choice(30_000).unwrap().codec, CodecId::Kv4);
+        // Within a twentieth, the better one.
+        assert_eq!(choice(10).unwrap().codec, CodecId::Q8);
+        assert_eq!(choice(70_000).unwrap().codec, CodecId::Kv4);
+        assert_eq!(choice(100_001), None);
+        let mut old = profile;
+        old.codecs[CodecId::Kv4 as usize] = None;
+        let error = choose(&old, &SETUP, &candidates, &amounts(10, 50, 50)).unwrap_err();
+        assert_eq!(error.code, crate::error::Code::Mismatch);
+    }
+}

@@ -58,6 +58,42 @@ fn every_level(model: &str, codec: CodecId, threads: usize) {
     session.runtime().check().unwrap();
 }
 
+/// Steps follow the queries that compute reported, and rotary pairs share theirs.
+#[test]
+fn steps_are_made_from_the_queries_of_the_prompt() {
+    for (model, apart) in [("llama", false), ("qwen3", true)] {
+        let prompt = oracle(&format!("{model}.json")).prompt;
+        let profiles = [1, 2].map(|threads| {
+            let name = format!("{model}-steps-{threads}");
+            let mut session =
+                open(&name, &fixture(&format!("{model}.gguf")), CodecId::Kv4, threads);
+            session.append(&prompt, 0).unwrap();
+            assert_eq!(session.runtime().steps(), None);
+            session.runtime().evict(ByteCount::new(1), None).unwrap();
+            let steps = session.runtime().steps().unwrap();
+            session.runtime().restore().unwrap();
+            session.append(&prompt[..64], 0).unwrap();
+            session.runtime().evict(ByteCount::new(u64::MAX), None).unwrap();
+            assert_eq!(session.runtime().steps(), Some(steps), "frozen");
+            (steps, session.model().shape.kv())
+        });
+        assert_eq!(profiles[0], profiles[1], "{model}");
+        let (steps, shape) = profiles[0];
+        let dim = usize::from(shape.head_dim);
+        for layer in (0..shape.layers).map(LayerIndex::new) {
+            let steps = steps.layer(layer).unwrap().k;
+            assert_eq!(steps.len(), usize::from(shape.kv_heads) * dim);
+            assert!(steps.iter().any(|&step| step != steps[0]), "{model}");
+            for head in steps.chunks_exact(dim) {
+                for channel in 0..dim {
+                    let twin = if apart { (channel + dim / 2) % dim } else { channel ^ 1 };
+                    assert_eq!(head[channel], head[twin], "{model}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn greedy_generation_chooses_by_the_largest_logit() {
     let oracle = oracle("llama.json");
@@ -94,9 +130,10 @@ fn tokens_are_the_oracles_from_every_level_with_raw() {
 }
 
 #[test]
-fn tokens_stay_the_same_from_cycle_to_cycle_with_q8() {
+fn tokens_stay_the_same_from_cycle_to_cycle_with_a_lossy_codec() {
     for model in ["llama", "llama3", "qwen3"] {
         every_level(model, CodecId::Q8, 2);
+        every_level(model, CodecId::Kv4, 2);
     }
 }
 

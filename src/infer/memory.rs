@@ -1,5 +1,6 @@
 //! The seam between the transformer and whoever manages memory.
 
+use crate::codec::RotaryPairs;
 use crate::error::Result;
 #[cfg(feature = "opencl")]
 use crate::port::buffers::{DeviceExclusive, DeviceLease};
@@ -23,6 +24,17 @@ pub trait Memory: Sync {
 
     /// Takes a resident chunk to append tokens to it.
     fn kv_mut(&self, id: ChunkId) -> Result<Exclusive<'_>>;
+
+    /// Offers the query energy that a layer's K channels meet in one batch, for a step profile:
+    /// `energy` gives the sum for one channel. Whoever needs none does not ask.
+    fn offer_query_energy(
+        &self,
+        _layer: LayerIndex,
+        _pairs: RotaryPairs,
+        _tokens: usize,
+        _energy: &dyn Fn(usize) -> f32,
+    ) {
+    }
 }
 
 impl Memory for Runtime {
@@ -40,6 +52,16 @@ impl Memory for Runtime {
 
     fn kv_mut(&self, id: ChunkId) -> Result<Exclusive<'_>> {
         Runtime::kv_mut(self, id)
+    }
+
+    fn offer_query_energy(
+        &self,
+        layer: LayerIndex,
+        pairs: RotaryPairs,
+        tokens: usize,
+        energy: &dyn Fn(usize) -> f32,
+    ) {
+        self.add_query_energy(layer, pairs, tokens, energy);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Hyper-parameters of a model, read from its file and checked.
 
 use super::gguf::Gguf;
+use crate::codec::RotaryPairs;
 use crate::error::{Code, Error, Result};
 use crate::limits::{
     CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX, HEAD_DIM_MAX, HEAD_DIM_MIN, KV_HEADS_MAX, LAYERS_MAX,
@@ -25,6 +26,14 @@ impl Architecture {
         match self {
             Architecture::Llama => "llama",
             Architecture::Qwen3 => "qwen3",
+        }
+    }
+
+    /// Which channels of a head rotate together.
+    pub const fn rotary_pairs(self) -> RotaryPairs {
+        match self {
+            Architecture::Llama => RotaryPairs::Adjacent,
+            Architecture::Qwen3 => RotaryPairs::Halves,
         }
     }
 

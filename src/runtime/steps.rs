@@ -1,12 +1,12 @@
-//! The step profile that chunks are packed with: given at open, or made when the first eviction
-//! finds K in memory; frozen from then on, since what was packed with it unpacks only with the
-//! same.
+//! The step profile that chunks are packed with: given at open, or made at the first eviction from
+//! the K that is in memory and the query energy that compute reported until then; frozen from then
+//! on, since what was packed with it unpacks only with the same.
 
 use super::Runtime;
 use super::config::Config;
 use super::open::Shared;
 use crate::arena::{Arena, Sizer, view};
-use crate::codec::{LayerSteps, Steps, StepsUse, mean_square};
+use crate::codec::{LayerSteps, RotaryPairs, Steps, StepsUse, mean_square};
 use crate::error::Result;
 use crate::kernel::Kernels;
 use crate::limits::{CHUNK_TOKENS, LAYERS_MAX};
@@ -18,10 +18,21 @@ use crate::units::{ChunkId, ChunkIndex, LayerIndex, TokenCount, Unit};
 enum State {
     /// The codec ignores it.
     Ignored,
-    /// Nothing was packed so far; the memory is for the steps.
-    Open(&'static mut [f32]),
+    /// Nothing was packed so far.
+    Open(Gathered),
     Frozen(Steps<'static>),
 }
+
+/// Query energy, where the steps will be.
+struct Gathered {
+    energies: &'static mut [f32],
+    /// Tokens whose queries are in it, in all layers.
+    tokens: usize,
+    pairs: RotaryPairs,
+}
+
+/// Tokens after which no more query energy is gathered: it hardly changes from text to text.
+const ENERGY_TOKENS: usize = 1024;
 
 /// The runtime's profile.
 pub(super) struct Profile {
@@ -42,7 +53,10 @@ impl Profile {
         let memory = arena.slice(values(config), |_| 0f32)?;
         let state = match (config.codec().properties().steps, config.options.steps) {
             (StepsUse::Ignored, _) => State::Ignored,
-            (_, None) => State::Open(memory),
+            (_, None) => {
+                let pairs = RotaryPairs::Adjacent;
+                State::Open(Gathered { energies: memory, tokens: 0, pairs })
+            }
             (_, Some(bytes)) => State::Frozen(Steps::parse(kernels, config.shape, bytes, memory)?),
         };
         Ok(Profile { state: Lock::new(state, ports.park) })
@@ -76,22 +90,55 @@ impl Runtime {
     pub fn steps(&self) -> Option<Steps<'static>> {
         self.shared.profile.get()
     }
+
+    /// Compute reports a layer's queries, batch by batch: how many tokens, and for each K channel
+    /// the sum of squared query values over the query heads that read it. Asks for energies only
+    /// while they are of use: before the first eviction, of the first thousand tokens or so.
+    pub fn add_query_energy(
+        &self,
+        layer: LayerIndex,
+        pairs: RotaryPairs,
+        tokens: usize,
+        energy: &dyn Fn(usize) -> f32,
+    ) {
+        let layers = usize::from(self.shared.shape.layers);
+        let mut state = self.shared.profile.state.lock();
+        let State::Open(gathered) = &mut *state else { return };
+        if gathered.tokens >= ENERGY_TOKENS || layer.index() >= layers {
+            return;
+        }
+        gathered.pairs = pairs;
+        let channels = gathered.energies.len() / layers;
+        let own = &mut gathered.energies[layer.index() * channels..][..channels];
+        for (channel, sum) in own.iter_mut().enumerate() {
+            *sum += energy(channel);
+        }
+        if layer.index() + 1 == layers {
+            gathered.tokens += tokens;
+        }
+    }
 }
 
 impl Shared {
-    /// Makes the profile unless there is one: the same step for all channels of a layer, from the
-    /// first chunk of each layer that is in memory. A layer without one keeps full quality.
+    /// Makes the profile unless there is one, from the first chunk of each layer that is in memory;
+    /// a layer without one keeps full quality. Without query energy all channels of a layer get the
+    /// same step.
     pub(super) fn freeze_steps(&self) -> Result<()> {
         let mut state = self.profile.state.lock();
-        let State::Open(memory) = &mut *state else { return Ok(()) };
+        let State::Open(gathered) = &mut *state else { return Ok(()) };
         let tokens = self.core.lock().machine.tokens();
         let mut squares = [0.0; LAYERS_MAX as usize];
         let squares = &mut squares[..usize::from(self.shape.layers)];
         for (layer, square) in (0..self.shape.layers).zip(&mut *squares) {
             *square = self.k_mean_square(LayerIndex::new(layer), tokens);
         }
-        let steps = Steps::uniform(&self.kernels, self.shape, squares, core::mem::take(memory))?;
-        *state = State::Frozen(steps);
+        let (kernels, shape, pairs) = (&self.kernels, self.shape, gathered.pairs);
+        let is_known = gathered.tokens > 0 && gathered.energies.iter().all(|sum| sum.is_finite());
+        let memory = core::mem::take(&mut gathered.energies);
+        *state = State::Frozen(match is_known {
+            true => Steps::from_energy(kernels, shape, squares, pairs, memory)?,
+            false => Steps::uniform(kernels, shape, squares, memory)?,
+        });
         Ok(())
     }
 

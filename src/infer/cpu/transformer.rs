@@ -337,6 +337,10 @@ impl Workspace {
         let rotation = Rotation { cos: self.cos, sin: self.sin };
         rotation.apply(q, shape, batch);
         rotation.apply(k, shape, batch);
+        let pairs = shape.architecture.rotary_pairs();
+        ports.memory.offer_query_energy(index, pairs, batch.tokens, &|channel| {
+            query_energy(q, shape, batch, channel)
+        });
         scale(q, 1.0 / f32::from(shape.head_dim).sqrt());
         ports.memory.wait_kv(index)?;
         write_kv(ports.memory, index, shape, batch, k, v)?;
@@ -402,6 +406,22 @@ impl Workspace {
         let products = [Product { weight: &model.head.output, bias: None, y }];
         multiply(engine, &unit, products, h, &rows, self.scratch, Finish::Plain)
     }
+}
+
+/// Sum of squared query values that meet one K channel, over the tokens of a batch.
+fn query_energy(q: &[f32], shape: &Shape, batch: &Batch, channel: usize) -> f32 {
+    let head_dim = usize::from(shape.head_dim);
+    let group = shape.heads / usize::from(shape.kv_heads);
+    let (kv_head, channel) = (channel / head_dim, channel % head_dim);
+    let mut sum = 0.0;
+    for head in kv_head * group..(kv_head + 1) * group {
+        let row = head * head_dim + channel;
+        for token in 0..batch.tokens {
+            let value = q[batch.index(shape.query_values(), row, token)];
+            sum += value * value;
+        }
+    }
+    sum
 }
 
 fn product<'a>(layer: &'a Layer, weight: Role, bias: Role, y: &'a mut [f32]) -> Product<'a> {

@@ -29,7 +29,7 @@ fn expect_failure(output: &Output, code: i32, parts: &[&str]) {
 #[test]
 fn help_shows_examples_and_exits_well() {
     let cache = tempfile::tempdir().unwrap();
-    for command in ["run", "chat", "demo", "profile"] {
+    for command in ["run", "chat", "demo", "profile", "bench"] {
         let output = program(cache.path(), &[command, "--help"]);
         assert_eq!(output.status.code(), Some(0));
         assert!(text(&output.stdout).contains("Examples:"), "{command}");

@@ -17,7 +17,7 @@ use mzcache::policy::Profile;
 use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
 use mzcache::runtime::{Options, Report, Worker};
 use mzcache::state::Roles;
-use mzcache::units::{ByteCount, TokenCount};
+use mzcache::units::{ByteCount, CodecId, TokenCount};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub struct Engine {
     pub session: Session,
     pub tokenizer: Tokenizer,
     pub threads: u16,
-    pub codec: mzcache::units::CodecId,
+    pub codec: CodecId,
 }
 
 /// What an engine is opened for, besides the options.
@@ -73,7 +73,9 @@ impl Engine {
         cache: &CacheDir,
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
-        let options = cli::Engine::to_measure(threads);
+        // One that makes steps for all that use some.
+        let codec = cli::Codec::One(CodecId::Kvh);
+        let options = cli::Engine { codec, ..cli::Engine::to_measure(threads) };
         let expected = Expected::NOTHING;
         let needs = Needs { profile: Profile::DEFAULT, logit_rows_max, expected };
         Engine::open_with(model_path, &options, &needs, cache, console)

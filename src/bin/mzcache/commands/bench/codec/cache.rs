@@ -2,9 +2,8 @@
 
 use crate::failure::{Failure, Outcome};
 use mzcache::arena::view;
-use mzcache::codec::{ChunkLayout, Geometry, Steps, mean_square};
+use mzcache::codec::{ChunkLayout, Geometry};
 use mzcache::infer::Session;
-use mzcache::kernel::Kernels;
 use mzcache::limits::CHUNK_TOKENS;
 use mzcache::units::{ChunkId, ChunkIndex, KvShape, LayerIndex};
 
@@ -53,26 +52,6 @@ impl Cache {
     pub fn bytes(&self) -> usize {
         let token_bytes = 4 * usize::from(self.shape.kv_heads) * usize::from(self.shape.head_dim);
         self.chunks.iter().map(|chunk| usize::from(chunk.geometry.tokens) * token_bytes).sum()
-    }
-
-    /// Steps for codecs that use them, from this cache alone.
-    pub fn steps<'a>(&self, kernels: &Kernels, memory: &'a mut Vec<f32>) -> Outcome<Steps<'a>> {
-        memory.resize(Steps::values(&self.shape), 0.0);
-        let squares: Vec<f64> =
-            (0..self.shape.layers).map(|layer| self.mean_square(layer)).collect();
-        Ok(Steps::uniform(kernels, self.shape, &squares, memory)?)
-    }
-
-    /// Of the K values of a layer.
-    fn mean_square(&self, layer: u16) -> f64 {
-        let of_layer = |chunk: &&Chunk| chunk.geometry.id.layer.get() == layer;
-        let head = usize::from(CHUNK_TOKENS) * usize::from(self.shape.head_dim);
-        let runs = self.chunks.iter().filter(of_layer).flat_map(|chunk| {
-            let valid = usize::from(chunk.geometry.tokens) * usize::from(self.shape.head_dim);
-            let heads = chunk.values[..self.shape.block_values()].chunks_exact(head);
-            heads.map(move |head| &head[..valid])
-        });
-        mean_square(runs)
     }
 }
 

@@ -52,11 +52,13 @@ pub fn run(cache_dir: &CacheDir, options: &Options, console: &mut Console<'_>) -
     let scored = scored.get(..score).ok_or_else(|| too_short(tokens.len(), context + score))?;
     let bar = console.bars().steps("reading the text", context as u64);
     engine.read(read, &bar)?;
+    // Also freezes the steps, by the queries of what was read.
+    engine.evict(0)?;
+    let steps =
+        engine.session.runtime().steps().ok_or_else(|| Failure::new("there are no steps"))?;
     let cache = Cache::read(&engine.session)?;
     let reference = Reference::new(&mut engine.session, scored, options.greedy as usize)?;
     let kernels = Kernels::select(host_cpu());
-    let mut steps = Vec::new();
-    let steps = cache.steps(&kernels, &mut steps)?;
     let codecs = CodecId::ALL.map(|id| CodecPacking { codec: codec(id), kernels: &kernels, steps });
     let mut packings: Vec<&dyn Packing> = codecs.iter().map(|codec| codec as _).collect();
     packings.extend([&Lz4 as &dyn Packing, &Zstd { level: 3 }]);

@@ -35,7 +35,7 @@ fn evict_and_restore(name: &str, setup: &Setup) {
 #[test]
 fn evict_restore_and_pass_allocate_nothing() {
     sees_one_allocation();
-    for codec in [CodecId::Raw, CodecId::Q8] {
+    for codec in CodecId::ALL {
         evict_and_restore("no-alloc-threads", &Setup { codec, ..Setup::default() });
         let workers = Vec::new();
         evict_and_restore("no-alloc-inline", &Setup { codec, workers, ..Setup::default() });

@@ -6,9 +6,9 @@
 //! written is never read back.
 //!
 //! A packed chunk is a 64-byte header (`header`), then planes that each start at a multiple of 64.
-//! `raw` copies, `q8` holds 8-bit codes, `kv4` about 4-bit ones. `steps` are what a model's K may
-//! lose, frozen for as long as a context lives. [`codec`] finds a codec by its name, [`find`] by
-//! what a header says.
+//! `raw` copies, `q8` holds 8-bit codes, `kv4` about 4-bit ones, `kvh` prefix codes of less than 3
+//! bits. `steps` are what a model's K may lose, frozen for as long as a context lives. [`codec`]
+//! finds a codec by its name, [`find`] by what a header says.
 
 mod geometry;
 mod header;

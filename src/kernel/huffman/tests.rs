@@ -226,10 +226,10 @@ fn real_rows_take_little_more_than_ideal_codes() {
         };
     }
     let [mut k, mut v] = [Vec::new(), Vec::new()];
-    let energies = fixture!("layer00_q_energy.f32");
-    k.extend(real_rows(fixture!("layer00_chunk2_k.f16"), Some(energies)));
-    let energies = fixture!("layer19_q_energy.f32");
-    k.extend(real_rows(fixture!("layer19_chunk7_k.f16"), Some(energies)));
+    let energies: &[u8] = fixture!("qstat.f32");
+    let of_layer = |layer: usize| Some(&energies[4 * 192 * layer..][..4 * 192]);
+    k.extend(real_rows(fixture!("layer00_chunk2_k.f16"), of_layer(0)));
+    k.extend(real_rows(fixture!("layer19_chunk7_k.f16"), of_layer(19)));
     v.extend(real_rows(fixture!("layer00_chunk2_v.f16"), None));
     v.extend(real_rows(fixture!("layer19_chunk7_v.f16"), None));
     // A code has whole bits: where most residuals are 0, one bit is more than they are worth.

@@ -2,6 +2,7 @@
 
 #![cfg(feature = "cli")]
 
+use mzcache::units::CodecId;
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -131,6 +132,24 @@ fn a_run_answers_the_same_after_an_eviction() {
 }
 
 #[test]
+fn a_codec_is_chosen_for_the_eviction_and_the_choice_explained() {
+    let place = cache();
+    let run = |more: &[&str]| {
+        let common = ["run", "-m", model_text(), "-p", "so", "-n", "2", "--json"];
+        let output = program(place.path(), &[&common[..], &["--codec", "auto"], more].concat());
+        (json(&output), text(&output.stderr).to_owned())
+    };
+    let (answer, notes) = run(&[]);
+    assert_eq!(answer["codec"], "q8");
+    assert!(notes.contains("codec q8: nothing is to be evicted"), "{notes}");
+    let (answer, notes) = run(&["--remaining", "25%"]);
+    let codec = answer["codec"].as_str().unwrap();
+    assert!(notes.contains(&format!("codec {codec}: bringing ")), "{notes}");
+    assert!(notes.contains(" is predicted to take "), "{notes}");
+    assert!(notes.contains(", with "), "{notes}");
+}
+
+#[test]
 fn a_seed_repeats_an_answer_and_the_prompt_may_come_from_standard_input() {
     let place = cache();
     let run = |seed: &str| {
@@ -223,6 +242,41 @@ fn a_layer_is_measured_on_an_accelerator_by_its_clock() {
     let rows = report["rows"].as_array().unwrap();
     let commands: Vec<_> = rows.iter().map(|row| row["commands"].as_u64().unwrap()).collect();
     assert_eq!(commands, [1, 1, 2, 1, 2, 7, 2]);
+}
+
+#[test]
+fn codecs_are_scored_on_a_text_beside_general_compressors() {
+    let place = cache();
+    let book = place.path().join("book.txt");
+    fs::write(&book, include_str!("../LICENSE")).unwrap();
+    let common = ["bench", "codec", "-m", model_text(), "--text", book.to_str().unwrap()];
+    let sizes = ["--tokens", "300", "--score", "9", "--greedy", "4"];
+    let report = json(&program(place.path(), &[&common[..], &sizes, &["--json"]].concat()));
+    assert_eq!(report["bench"], "codec");
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["codec"].as_str().unwrap()).collect();
+    let known = CodecId::ALL.map(CodecId::name);
+    assert_eq!(names, [&known[..], &["lz4", "zstd-3"]].concat());
+    let saving = |name: &str| {
+        let row = rows.iter().find(|row| row["codec"] == name).unwrap();
+        for rate in ["pack", "unpack", "unpack_all_cores", "memcpy"] {
+            assert!(row[format!("{rate}_gb_per_s")].as_f64().unwrap() > 0.0, "{row}");
+        }
+        for part in ["kld", "top1", "greedy", "ppl_change", "bits"] {
+            assert!(row[part].is_number(), "{row}");
+        }
+        row["saving"].as_f64().unwrap()
+    };
+    assert!(saving("kv4") > saving("q8") && saving("q8") > 0.45);
+    // What loses nothing changes nothing.
+    for row in rows.iter().filter(|row| ["raw", "lz4", "zstd-3"].iter().any(|n| row["codec"] == *n))
+    {
+        assert!(row["kld"].as_f64().unwrap().abs() < 1e-9, "{row}");
+        assert_eq!(row["top1"], 1.0);
+    }
+    assert!(rows[1]["kld"].as_f64().unwrap() > 0.0);
+    let long = [&common[..], &["--tokens", "200000"]].concat();
+    expect_failure(&program(place.path(), &long), &["are needed", "hint: give a longer one"]);
 }
 
 fn say(mut child: Child, lines: &str) -> Output {

@@ -405,21 +405,26 @@ fn v_decode_fp16(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]
 fn transpose(matrix: &Matrix, from: &[u16], to: &mut [u16]) {
     let &Matrix { rows, columns, from_stride, to_stride } = matrix;
     let (whole_rows, whole_columns) = (rows / 8 * 8, columns / 8 * 8);
-    // Columns outside: what lies in one line of the cache afterwards is written at one time.
-    for column in (0..whole_columns).step_by(8) {
+    let mut block = |row: usize, column: usize| {
+        let lines = core::array::from_fn(|line| {
+            // SAFETY: the row lies before `rows` and 8 columns fit before `columns`, so the 16
+            // bytes end inside `from`, as the caller checked.
+            unsafe { vld1q_u16(from.as_ptr().add((row + line) * from_stride + column)) }
+        });
+        for (line, turned) in turn(lines).into_iter().enumerate() {
+            // SAFETY: the column lies before `columns` and 8 rows fit before `rows`, so the 16
+            // bytes end inside `to`, as the caller checked.
+            unsafe { vst1q_u16(to.as_mut_ptr().add((column + line) * to_stride + row), turned) };
+        }
+    };
+    // The longer way outside: the shorter one then stays in the cache with its neighbours' lines.
+    if rows > columns {
         for row in (0..whole_rows).step_by(8) {
-            let lines = core::array::from_fn(|line| {
-                // SAFETY: the row lies before `rows` and 8 columns fit before `columns`, so the 16
-                // bytes end inside `from`, as the caller checked.
-                unsafe { vld1q_u16(from.as_ptr().add((row + line) * from_stride + column)) }
-            });
-            for (line, turned) in turn(lines).into_iter().enumerate() {
-                // SAFETY: the column lies before `columns` and 8 rows fit before `rows`, so the 16
-                // bytes end inside `to`, as the caller checked.
-                unsafe {
-                    vst1q_u16(to.as_mut_ptr().add((column + line) * to_stride + row), turned)
-                };
-            }
+            (0..whole_columns).step_by(8).for_each(|column| block(row, column));
+        }
+    } else {
+        for column in (0..whole_columns).step_by(8) {
+            (0..whole_rows).step_by(8).for_each(|row| block(row, column));
         }
     }
     let rest = Matrix { rows: rows - whole_rows, ..*matrix };

@@ -383,25 +383,32 @@ fn v_decode(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
 fn transpose(matrix: &Matrix, from: &[u16], to: &mut [u16]) {
     let &Matrix { rows, columns, from_stride, to_stride } = matrix;
     let (whole_rows, whole_columns) = (rows / 16 * 16, columns / 8 * 8);
-    // Columns outside: what lies in one line of the cache afterwards is written at one time.
-    for column in (0..whole_columns).step_by(8) {
-        for row in (0..whole_rows).step_by(16) {
-            let lines = core::array::from_fn(|line| {
-                // SAFETY: the row lies before `rows` and 8 columns fit before `columns`, so the 16
-                // bytes end inside `from`, as the caller checked.
-                let half = |row: usize| unsafe {
-                    _mm_loadu_si128(from.as_ptr().add(row * from_stride + column).cast())
-                };
-                _mm256_set_m128i(half(row + line + 8), half(row + line))
-            });
-            for (line, turned) in turn(lines).into_iter().enumerate() {
-                // SAFETY: the column lies before `columns` and 16 rows fit before `rows`, so the 32
-                // bytes end inside `to`, as the caller checked.
-                unsafe {
-                    let target = to.as_mut_ptr().add((column + line) * to_stride + row);
-                    _mm256_storeu_si256(target.cast(), turned);
-                }
+    let mut block = |row: usize, column: usize| {
+        let lines = core::array::from_fn(|line| {
+            // SAFETY: the row lies before `rows` and 8 columns fit before `columns`, so the 16
+            // bytes end inside `from`, as the caller checked.
+            let half = |row: usize| unsafe {
+                _mm_loadu_si128(from.as_ptr().add(row * from_stride + column).cast())
+            };
+            _mm256_set_m128i(half(row + line + 8), half(row + line))
+        });
+        for (line, turned) in turn(lines).into_iter().enumerate() {
+            // SAFETY: the column lies before `columns` and 16 rows fit before `rows`, so the 32
+            // bytes end inside `to`, as the caller checked.
+            unsafe {
+                let target = to.as_mut_ptr().add((column + line) * to_stride + row);
+                _mm256_storeu_si256(target.cast(), turned);
             }
+        }
+    };
+    // The longer way outside: the shorter one then stays in the cache with its neighbours' lines.
+    if rows > columns {
+        for row in (0..whole_rows).step_by(16) {
+            (0..whole_columns).step_by(8).for_each(|column| block(row, column));
+        }
+    } else {
+        for column in (0..whole_columns).step_by(8) {
+            (0..whole_rows).step_by(16).for_each(|row| block(row, column));
         }
     }
     let rest = Matrix { rows: rows - whole_rows, ..*matrix };

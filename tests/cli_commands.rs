@@ -132,6 +132,31 @@ fn a_run_answers_the_same_after_an_eviction() {
 }
 
 #[test]
+fn the_steps_of_a_model_are_made_once_and_kept() {
+    let place = cache();
+    let context = place.path().join("context.txt");
+    fs::write(&context, &include_str!("../LICENSE")[..600]).unwrap();
+    let run = || {
+        let common = ["run", "-m", model_text(), "-c", context.to_str().unwrap(), "-p", "so"];
+        let more = ["-n", "2", "--json", "--codec", "kvh", "--remaining", "25%"];
+        let output = program(place.path(), &[&common[..], &more].concat());
+        assert_eq!(json(&output)["codec"], "kvh");
+        text(&output.stderr).to_owned()
+    };
+    run();
+    let mut files = fs::read_dir(place.path().join("steps")).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    let made = fs::read(&file).unwrap();
+    let time = fs::metadata(&file).unwrap().modified().unwrap();
+    assert!(!run().contains("made anew"));
+    assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), time);
+    fs::write(&file, &made[..made.len() - 1]).unwrap();
+    let notes = run();
+    assert!(notes.contains("steps: data is truncated") && notes.contains("made anew"), "{notes}");
+    assert_eq!(fs::read(&file).unwrap(), made);
+}
+
+#[test]
 fn a_codec_is_chosen_for_the_eviction_and_the_choice_explained() {
     let place = cache();
     let run = |more: &[&str]| {

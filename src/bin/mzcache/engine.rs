@@ -7,6 +7,7 @@ use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
 use crate::paths::{self, CacheDir};
 use crate::sample::{Sampler, unusable};
+use crate::steps::StepsFile;
 use crate::text::{Tokenizer, Vocabulary};
 use indicatif::ProgressBar;
 use mzcache::arena::{Arena, Sizer};
@@ -18,6 +19,7 @@ use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cp
 use mzcache::runtime::{Options, Report, Worker};
 use mzcache::state::Roles;
 use mzcache::units::{ByteCount, CodecId, TokenCount};
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,6 +33,7 @@ pub struct Engine {
     pub tokenizer: Tokenizer,
     pub threads: u16,
     pub codec: CodecId,
+    steps: RefCell<StepsFile>,
 }
 
 /// What an engine is opened for, besides the options.
@@ -111,8 +114,10 @@ impl Engine {
                 codec
             }
         };
+        let steps = StepsFile::read(cache, model_path, &model, console);
         let config = SessionConfig {
             options: Options {
+                steps: steps.bytes(),
                 context_tokens_max: TokenCount::new(model.shape.context_tokens),
                 codec,
                 profile: needs.profile,
@@ -136,7 +141,7 @@ impl Engine {
                 "this file system refuses O_DIRECT; the model is read through the page cache",
             );
         }
-        Ok(Engine { session, tokenizer, threads, codec })
+        Ok(Engine { session, tokenizer, threads, codec, steps: RefCell::new(steps) })
     }
 
     /// Appends tokens in batches, with a bar.
@@ -201,7 +206,14 @@ impl Engine {
 
     /// Evicts `bytes`; less is a note, not a failure.
     pub fn evict(&self, bytes: u64) -> Outcome<Report> {
-        Ok(self.session.runtime().evict(ByteCount::new(bytes), None)?)
+        let report = self.session.runtime().evict(ByteCount::new(bytes), None)?;
+        self.keep_steps()?;
+        Ok(report)
+    }
+
+    /// After an eviction: the steps that it made.
+    pub fn keep_steps(&self) -> Outcome<()> {
+        self.steps.borrow_mut().keep(&self.session)
     }
 }
 

@@ -25,6 +25,7 @@ mod random;
 mod report;
 mod sample;
 mod shape;
+mod steps;
 mod synthetic;
 mod talk;
 mod template;

@@ -169,6 +169,7 @@ impl Demo {
         if let Some(error) = report.booked.error {
             return Err(Failure::from(error).about("while evicting"));
         }
+        self.engine.keep_steps()?;
         Ok(Freed {
             booked: report.booked.freed.get(),
             measured: report.measured.map(|bytes| u64::try_from(bytes).unwrap_or(0)),

@@ -6,7 +6,7 @@ use crate::models::{self, fixture, oracle, parts};
 use crate::planted::{FAULTS, Planted, plant};
 use mzcache::infer::Session;
 use mzcache::infer::opencl::Accelerator;
-use mzcache::port::opencl::{Choice, MemoryMode};
+use mzcache::port::opencl::{Choice, DeviceKind, MemoryMode};
 use mzcache::units::{ByteCount, CodecId, TokenCount};
 use mzcache::{Code, Error};
 use std::io::Write;
@@ -243,13 +243,17 @@ fn a_session_that_cannot_be_opened_can_be_opened_later() {
         both(mode).unwrap();
         let calls = library.get(c"calls");
         let mut refused = 0;
-        for number in (1..calls).step_by(5) {
+        // Each session keeps its context for good, and that of a graphics card takes a gigabyte.
+        let accelerator = platform.accelerator(Some(mode)).unwrap();
+        let is_card = accelerator.device().kind != DeviceKind::Cpu;
+        let tries = if is_card { 8 } else { calls / 5 };
+        for number in (1..calls).step_by((calls / tries) as usize) {
             arm(&library, number, i32::MAX, GONE[number as usize % GONE.len()]);
             refused += u32::from(both(mode).is_err());
             disarm(&library);
         }
         println!("{mode:?}: {refused} of {calls} calls refused a session");
-        assert!(refused > 20);
+        assert!(refused * 2 > tries as u32);
         let mut session = both(mode).unwrap();
         session.append(&question().0, 0).unwrap();
         assert_eq!(round(&mut session).unwrap(), expected);

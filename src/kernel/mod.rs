@@ -5,8 +5,8 @@
 //! lengths; only then is anything unsafe called. `cpu` says what the machine can do. `x86_64` and
 //! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. `huffman` and `lattice`
 //! hold the same for codecs that code multiples of steps, `cachegen` for the codec of that name.
-//! `opencl` holds what runs on accelerators. There is no global state: two handles may use different
-//! tables.
+//! `opencl` holds what runs on accelerators. There is no global state: two handles may use
+//! different tables.
 //!
 //! Rounding is to nearest with ties to even, and subnormals are not flushed: the floating-point
 //! control word must be as the system sets it up.

@@ -91,7 +91,8 @@ fn measure(codec: &dyn Codec, kernels: &Kernels, layout: ChunkLayout, chunks: us
     }
     let [copied, pack, unpack] = best.map(|seconds| CHUNK_BYTES as f64 / seconds / 1e9);
     println!(
-        "  {:8} {layout:12?} layer {layer:2} {chunks:3} chunks: copy {copied:5.1} GB/s, pack {pack:5.2} ({:.2}), \
+        "  {:8} {layout:12?} layer {layer:2} {chunks:3} chunks: copy {copied:5.1} GB/s, \
+         pack {pack:5.2} ({:.2}), \
          unpack {unpack:5.2} ({:.2}), saves {:.1} %",
         codec.id().name(),
         pack / copied,

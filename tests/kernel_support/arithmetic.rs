@@ -10,8 +10,8 @@ const QUARTER: u32 = 1 << 30;
 /// The share of a symbol in the numbers from `low` to `high`.
 fn narrow(low: &mut u32, high: &mut u32, from: u16, to: u16) {
     let span = u64::from(*high) - u64::from(*low) + 1;
-    *high = low.wrapping_sub(1).wrapping_add((span * u64::from(to) >> 16) as u32);
-    *low += (span * u64::from(from) >> 16) as u32;
+    *high = low.wrapping_sub(1).wrapping_add(((span * u64::from(to)) >> 16) as u32);
+    *low += ((span * u64::from(from)) >> 16) as u32;
 }
 
 #[derive(Default)]

@@ -22,8 +22,8 @@
 //! shares are `floor(65503 n / tokens) + i` for symbol `i`, where `n` tokens have a lower one: of
 //! the 33 entries none is left out or packed, as in the release.
 //!
-//! Packing what was unpacked gives the same bytes: greatest magnitudes come back as they were, hence
-//! the same steps and codes. Minus zero becomes zero. A chunk with a value that is not finite, or
+//! Packing what was unpacked gives the same bytes: greatest magnitudes come back as they were, and
+//! with them steps and codes. Minus zero becomes zero. A chunk with a value that is not finite, or
 //! whose payload would not be smaller, is stored raw; that is every chunk of few tokens.
 
 mod pack;

@@ -146,19 +146,20 @@ fn odd_tokens(random: &mut Random, geometry: &Geometry) -> Vec<u16> {
         let alone = random.below(dim as u64) as usize;
         for (channel, half) in row.iter_mut().enumerate() {
             let sign = random.u16() & 0x8000;
-            *half = match pattern {
-                0 => random.u16() % (greatest + 1) | sign,
-                1 => u16::from(channel == alone) * greatest | sign,
-                2 => greatest | sign,
-                3 => random.u16() % 20 | sign,
-                4 => sign,
+            let magnitude = match pattern {
+                0 => random.u16() % (greatest + 1),
+                1 => u16::from(channel == alone) * greatest,
+                2 => greatest,
+                3 => random.u16() % 20,
+                4 => 0,
                 // Between codes, where a rounding decides.
                 5 => {
                     let steps = random.below(15) as f32 + 0.5;
-                    f16_from_f32(steps * f32_from_f16(greatest) / 15.0) | sign
+                    f16_from_f32(steps * f32_from_f16(greatest) / 15.0)
                 }
-                _ => greatest - (random.u16() % 3).min(greatest) | sign,
+                _ => greatest - (random.u16() % 3).min(greatest),
             };
+            *half = magnitude | sign;
         }
         row[alone] = greatest;
     }

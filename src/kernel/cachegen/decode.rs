@@ -21,12 +21,14 @@ pub struct Stream {
     pub end: usize,
 }
 
+type Run = unsafe fn(&[u8], &mut Lanes, &Cdfs, u16, &mut [[i16; LANES]]);
+
 /// Streams to symbols.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheGenDecode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: unsafe fn(&[u8], &mut Lanes, &Cdfs, u16, &mut [[i16; LANES]]),
+    pub(super) run: Run,
 }
 
 impl CacheGenDecode {
@@ -142,13 +144,43 @@ fn high_word(word: u64) -> u32 {
 /// The quotient in F64, less one half, is rounded to an integer. No quotient with half a unit more
 /// above is an integer, and the next one is 2^-33 away, so that two roundings do not reach it.
 #[inline(always)]
-fn frequency(offset: u32, range: u32) -> u16 {
+fn frequency_of(offset: u32, range: u32) -> u16 {
     /// Added to it, a small number is rounded to an integer, which the low bits then hold.
     const ROUNDER: f64 = 6_755_399_441_055_744.0;
     let span = f64::from(range) + 1.0;
     let above = f64::from(offset) * 65536.0 + 65535.5;
     let [low, high, ..] = ((above - 0.5 * span) / span + ROUNDER).to_bits().to_le_bytes();
     u16::from_le_bytes([low, high])
+}
+
+/// The symbols in whose shares the frequencies are, and where the shares begin and end.
+///
+/// The distance from a beginning up to the frequency, modulo 2^16, is at most the frequency for the
+/// symbol's own and those before, and greater for those behind. So the least of all belongs to the
+/// symbol's own, and the greatest to the next one.
+#[inline(always)]
+fn search(
+    frequencies: &[u16; LANES],
+    cdfs: &Cdfs,
+    symbols: u16,
+) -> ([u16; LANES], [u16; LANES], [u16; LANES]) {
+    let (mut found, mut least, mut greatest) = ([0; LANES], *frequencies, [0; LANES]);
+    for lane in 0..LANES {
+        greatest[lane] = frequencies[lane].wrapping_sub(u16::MAX);
+    }
+    for cdf in &cdfs[1..=usize::from(symbols)] {
+        for lane in 0..LANES {
+            let distance = frequencies[lane].wrapping_sub(cdf[lane]);
+            found[lane] += u16::from(cdf[lane] <= frequencies[lane]);
+            least[lane] = least[lane].min(distance);
+            greatest[lane] = greatest[lane].max(distance);
+        }
+    }
+    for lane in 0..LANES {
+        least[lane] = frequencies[lane].wrapping_sub(least[lane]);
+        greatest[lane] = frequencies[lane].wrapping_sub(greatest[lane]);
+    }
+    (found, least, greatest)
 }
 
 #[inline(always)]
@@ -161,21 +193,12 @@ pub(super) fn run(
 ) {
     let middle = (symbols / 2).cast_signed();
     for codes in codes {
-        let mut found = [0u16; LANES];
-        let mut from = [0u16; LANES];
-        let mut to = [u16::MAX; LANES];
         let mut frequencies = [0; LANES];
-        for lane in 0..LANES {
-            frequencies[lane] = frequency(lanes.offset[lane], lanes.range[lane]);
+        let places = lanes.offset.iter().zip(&lanes.range);
+        for (frequency, (&offset, &range)) in frequencies.iter_mut().zip(places) {
+            *frequency = frequency_of(offset, range);
         }
-        for cdf in &cdfs[1..=usize::from(symbols)] {
-            for lane in 0..LANES {
-                let is_below = cdf[lane] <= frequencies[lane];
-                found[lane] += u16::from(is_below);
-                from[lane] = from[lane].max(if is_below { cdf[lane] } else { 0 });
-                to[lane] = to[lane].min(if is_below { u16::MAX } else { cdf[lane] });
-            }
-        }
+        let (found, from, to) = search(&frequencies, cdfs, symbols);
         for lane in 0..LANES {
             codes[lane] = found[lane].cast_signed() - middle;
             lanes.greatest[lane] = lanes.greatest[lane].max(found[lane]);
@@ -197,10 +220,10 @@ pub(super) fn run(
             lanes.offset[lane] = lanes.offset[lane].wrapping_sub(start) << bits[lane];
             lanes.taken[lane] += bits[lane];
         }
-        for lane in 0..LANES {
-            let next = high_word(lanes.windows[lane] >> 1);
-            lanes.offset[lane] |= next >> (31 - bits[lane]);
-            lanes.windows[lane] <<= bits[lane];
+        let windows = lanes.windows.iter_mut().zip(&mut lanes.offset);
+        for ((window, offset), &bits) in windows.zip(&bits) {
+            *offset |= high_word(*window >> 1) >> (31 - bits);
+            *window <<= bits;
         }
     }
 }

@@ -9,17 +9,18 @@ const SYMBOL_BITS_MAX: u32 = 18;
 /// Room for a stream: the longest, and what a store of eight bytes writes behind it.
 pub const STREAM_BYTES_MAX: usize = (CHUNK_TOKENS as usize * SYMBOL_BITS_MAX as usize) / 8 + 16;
 
+/// Where streams end.
+pub type Ends = [usize; LANES];
+
+type Run = unsafe fn(&[[u8; LANES]], &Cdfs, &mut [[u8; STREAM_BYTES_MAX]; LANES], &mut Ends);
+
 /// Symbols to streams.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheGenEncode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run:
-        unsafe fn(&[[u8; LANES]], &Cdfs, &mut [[u8; STREAM_BYTES_MAX]; LANES], &mut Ends),
+    pub(super) run: Run,
 }
-
-/// Where streams end.
-pub type Ends = [usize; LANES];
 
 impl CacheGenEncode {
     pub(in crate::kernel) const PORTABLE: CacheGenEncode = CacheGenEncode { isa: "portable", run };

@@ -3,9 +3,9 @@
 //!
 //! A stream holds the symbols of one channel, the first bit on top of a byte. Its coder keeps the
 //! least and the greatest of the 32-bit numbers that may follow. A symbol narrows them to its share
-//! of the frequencies, `floor(span * cdf / 2^16)` at both ends. Then, as long as both begin with the
-//! same bit, or lie about the middle within half of the span, that bit is shifted out. At the end
-//! two bits name a quarter within, and zeros fill the byte.
+//! of the frequencies, `floor(span * cdf / 2^16)` at both ends. Then, as long as both begin with
+//! the same bit, or lie in the two middle quarters, a bit is shifted out. At the end two bits name
+//! a quarter within, and zeros fill the byte.
 //!
 //! [`LANES`] streams are coded in step: each loop goes through all of them and has neither a branch
 //! nor a division of integers, so that the compiler makes vectors of it. The shift is counted at

@@ -189,7 +189,7 @@ fn every_rung_quantizes_as_it_is_written_down() {
     for round in 0..2000 {
         let length = 1 + random.below(70) as usize;
         let magnitude_end = 1 + random.below(u64::from(F16_INFINITY)) as u16;
-        let mut half = || random.u16() % magnitude_end | random.u16() & 0x8000;
+        let mut half = || (random.u16() % magnitude_end) | random.u16() & 0x8000;
         let values: Vec<u16> = (0..length).map(|_| half()).collect();
         let absmax = values.iter().map(|half| half & 0x7FFF).max().unwrap();
         let code_max = if round % 2 == 0 { 15 } else { 7 };

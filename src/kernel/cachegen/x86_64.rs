@@ -32,8 +32,8 @@ fn decode_avx2(
     decode::run(bytes, lanes, cdfs, symbols, codes);
 }
 
-/// Needs AVX-512 F, BW, DQ and VL.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+/// Needs AVX-512 F, CD, BW, DQ and VL.
+#[target_feature(enable = "avx512f,avx512cd,avx512bw,avx512dq,avx512vl")]
 fn decode_avx512(
     bytes: &[u8],
     lanes: &mut Lanes,
@@ -55,8 +55,8 @@ fn encode_avx2(
     encode::run(symbols, cdfs, streams, ends);
 }
 
-/// Needs AVX-512 F, BW, DQ and VL.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+/// Needs AVX-512 F, CD, BW, DQ and VL.
+#[target_feature(enable = "avx512f,avx512cd,avx512bw,avx512dq,avx512vl")]
 fn encode_avx512(
     symbols: &[[u8; LANES]],
     cdfs: &Cdfs,

@@ -98,6 +98,8 @@ typedef enum mz_codec {
     MZ_CODEC_KV4 = 3,
     // Multiples of steps in prefix codes; a sixth of the size.
     MZ_CODEC_KVH = 4,
+    // CacheGen as it was released, for comparison; less than a third of the size.
+    MZ_CODEC_CACHE_GEN = 5,
 } mz_codec;
 
 // Which units leave first. They come back in the order in which compute needs them.

@@ -233,11 +233,14 @@ pub enum CodecId {
     Kv4 = 2,
     /// Multiples of steps in prefix codes: saves most.
     Kvh = 3,
+    /// Symbols of 5 or 4 bits in arithmetic codes, as CacheGen was released; for comparison.
+    CacheGen = 4,
 }
 
 impl CodecId {
     /// All of them, in the order of their numbers.
-    pub const ALL: [CodecId; 4] = [CodecId::Raw, CodecId::Q8, CodecId::Kv4, CodecId::Kvh];
+    pub const ALL: [CodecId; 5] =
+        [CodecId::Raw, CodecId::Q8, CodecId::Kv4, CodecId::Kvh, CodecId::CacheGen];
 
     /// As command lines, profiles and reports write it.
     pub const fn name(self) -> &'static str {
@@ -246,6 +249,7 @@ impl CodecId {
             CodecId::Q8 => "q8",
             CodecId::Kv4 => "kv4",
             CodecId::Kvh => "kvh",
+            CodecId::CacheGen => "cachegen",
         }
     }
 

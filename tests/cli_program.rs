@@ -47,7 +47,11 @@ fn a_wrong_command_line_exits_with_2() {
     expect_failure(&program(cache.path(), &[]), 2, &["Usage:"]);
     expect_failure(&program(cache.path(), &["fly"]), 2, &["fly"]);
     expect_failure(&program(cache.path(), &with(&["--remaining", "101%"])), 2, &["outside 0 %"]);
-    expect_failure(&program(cache.path(), &with(&["--codec", "zip"])), 2, &["raw, q8, kv4, kvh"]);
+    expect_failure(
+        &program(cache.path(), &with(&["--codec", "zip"])),
+        2,
+        &["raw, q8, kv4, kvh, cachegen"],
+    );
     expect_failure(&program(cache.path(), &with(&["--evict", "all"])), 2, &["512MiB"]);
     let few = program(cache.path(), &["profile", "--read-bytes", "1MiB"]);
     expect_failure(&few, 2, &["error: --read-bytes must be at least 32.0 MiB"]);

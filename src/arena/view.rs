@@ -9,6 +9,7 @@ mod sealed {
     pub trait Plain: Copy {}
     impl Plain for u8 {}
     impl Plain for i8 {}
+    impl Plain for i16 {}
     impl Plain for u16 {}
     impl Plain for u32 {}
     impl Plain for u64 {}

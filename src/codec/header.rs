@@ -214,6 +214,11 @@ fn get<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     bytes
 }
 
+/// The number at a multiple of four, in a payload's plane of these.
+pub(super) fn word(bytes: &[u8], index: usize) -> Option<u32> {
+    bytes.as_chunks::<4>().0.get(index).map(|&bytes| u32::from_le_bytes(bytes))
+}
+
 /// Writes an array at a fixed place.
 fn put<const N: usize>(header: &mut [u8], at: usize, bytes: [u8; N]) {
     header[at..at + N].copy_from_slice(&bytes);

@@ -7,9 +7,10 @@
 //!
 //! A packed chunk is a 64-byte header (`header`), then planes that each start at a multiple of 64.
 //! `raw` copies, `q8` holds 8-bit codes, `kv4` about 4-bit ones, `kvh` prefix codes of less than 3
-//! bits. `steps` are what a model's K may lose, frozen for as long as a context lives. [`codec`]
-//! finds a codec by its name, [`find`] by what a header says.
+//! bits; `cachegen` is for comparison. `steps` are what a model's K may lose, frozen for as long as
+//! a context lives. [`codec`] finds a codec by its name, [`find`] by what a header says.
 
+mod cachegen;
 mod geometry;
 mod header;
 mod kv4;
@@ -21,6 +22,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
+pub use cachegen::CacheGen;
 pub use geometry::{ChunkLayout, Geometry};
 pub use header::{HEADER_BYTES, PLANE_ALIGN};
 pub use kv4::Kv4;
@@ -144,7 +146,7 @@ pub trait Codec: Sync {
 }
 
 /// Every codec, at the place that its number gives.
-static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8, &Kv4, &Kvh];
+static CODECS: [&dyn Codec; CodecId::ALL.len()] = [&Raw, &Q8, &Kv4, &Kvh, &CacheGen];
 
 /// The codec of that name.
 pub fn codec(id: CodecId) -> &'static dyn Codec {

@@ -85,6 +85,8 @@ pub enum MzCodec {
     Kv4 = 3,
     /// Multiples of steps in prefix codes; a sixth of the size.
     Kvh = 4,
+    /// CacheGen as it was released, for comparison; less than a third of the size.
+    CacheGen = 5,
 }
 
 /// Which units leave first. They come back in the order in which compute needs them.

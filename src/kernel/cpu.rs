@@ -19,7 +19,7 @@ bitflags::bitflags! {
         const AVX2 = 1 << 3;
         /// x86-64: fused multiply-add.
         const FMA = 1 << 4;
-        /// x86-64: AVX-512 F, BW, DQ and VL.
+        /// x86-64: AVX-512 F, CD, BW, DQ and VL.
         const AVX512 = 1 << 5;
         /// x86-64: BMI2, with shifts that leave the flags alone.
         const BMI2 = 1 << 6;
@@ -151,7 +151,7 @@ mod x86_64 {
         let has = |bit: u32| extended >> bit & 1 == 1;
         flags.set(CpuFlags::AVX2, has(5));
         flags.set(CpuFlags::BMI2, has(8));
-        let has_avx512 = [16, 17, 30, 31].into_iter().all(has);
+        let has_avx512 = [16, 17, 28, 30, 31].into_iter().all(has);
         flags.set(CpuFlags::AVX512, has_avx512 && state & AVX512_STATE == AVX512_STATE);
         flags
     }

@@ -4,12 +4,14 @@
 //! packed on one machine unpacks alike on every other. `typed` holds the entries, which check
 //! lengths; only then is anything unsafe called. `cpu` says what the machine can do. `x86_64` and
 //! `aarch64` declare the hand-written code of `asm/` and hold intrinsics. `huffman` and `lattice`
-//! hold the same for codecs that code multiples of steps. `opencl` holds what runs on accelerators.
-//! There is no global state: two handles may use different tables.
+//! hold the same for codecs that code multiples of steps, `cachegen` for the codec of that name.
+//! `opencl` holds what runs on accelerators. There is no global state: two handles may use
+//! different tables.
 //!
 //! Rounding is to nearest with ties to even, and subnormals are not flushed: the floating-point
 //! control word must be as the system sets it up.
 
+pub mod cachegen;
 pub mod cpu;
 pub mod huffman;
 pub mod kv4;
@@ -34,6 +36,7 @@ pub(crate) mod support;
 #[cfg(test)]
 mod tests;
 
+pub use cachegen::{CacheGenDecode, CacheGenEncode, CacheGenQuantize};
 pub use cpu::CpuFlags;
 pub use huffman::{HuffmanDecode, HuffmanEncode};
 pub use kv4::{Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode};
@@ -48,6 +51,12 @@ pub mod opencl;
 /// The chosen functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
+    /// CacheGen's streams to symbols.
+    pub cachegen_decode: CacheGenDecode,
+    /// Symbols to CacheGen's streams.
+    pub cachegen_encode: CacheGenEncode,
+    /// F16 values to CacheGen's symbols.
+    pub cachegen_quantize: CacheGenQuantize,
     /// Checksum of everything that leaves memory.
     pub crc32c: Crc32c,
     /// F16 bit patterns to F32.
@@ -87,6 +96,9 @@ impl Kernels {
     pub const fn portable() -> Kernels {
         const ISA: &str = "portable";
         Kernels {
+            cachegen_decode: CacheGenDecode::PORTABLE,
+            cachegen_encode: CacheGenEncode::PORTABLE,
+            cachegen_quantize: CacheGenQuantize::PORTABLE,
             crc32c: Crc32c { isa: ISA, run: portable::crc32c },
             f16_to_f32: F16ToF32 { isa: ISA, run: portable::f16_to_f32 },
             f32_to_f16: F32ToF16 { isa: ISA, run: portable::f32_to_f16 },
@@ -111,6 +123,7 @@ impl Kernels {
     /// others a call may end in an illegal instruction.
     pub const fn select(flags: CpuFlags) -> Kernels {
         let table = arch::improve(Kernels::portable(), flags);
+        let table = cachegen::improve(table, flags);
         lattice::improve(huffman::improve(table, flags), flags)
     }
 }

@@ -191,7 +191,7 @@ pub(super) fn q8_groups_mut<T>(
 
 /// The greatest magnitude of a group, and of what was seen before.
 #[inline(always)]
-pub(super) fn q8_absmax(before: u16, group: &[u16]) -> u16 {
+pub fn q8_absmax(before: u16, group: &[u16]) -> u16 {
     group.iter().fold(before, |max, &half| max.max(half & F16_MAGNITUDE))
 }
 

@@ -163,6 +163,7 @@ const fn about(codec: CodecId) -> About {
         CodecId::Q8 => about!("q8", 2_000_000_000, 5_000_000_000),
         CodecId::Kv4 => about!("kv4", 1_000_000_000, 5_000_000_000),
         CodecId::Kvh => about!("kvh", 300_000_000, 2_000_000_000),
+        CodecId::CacheGen => about!("cachegen", 200_000_000, 300_000_000),
     }
 }
 

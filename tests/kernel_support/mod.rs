@@ -2,6 +2,7 @@
 //! the calling convention. They are compiled into the library's own tests, because they need its
 //! raw functions.
 
+pub(crate) mod arithmetic;
 pub(crate) mod checked_call;
 pub(crate) mod guard;
 

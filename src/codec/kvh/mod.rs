@@ -46,7 +46,7 @@ mod row;
 mod scale;
 mod unpack;
 
-use super::header::{self, Format, HEADER_BYTES, PLANE_ALIGN, Payload};
+use super::header::{self, Format, HEADER_BYTES, PLANE_ALIGN, Payload, word};
 use super::{Codec, Geometry, Idempotence, LayerSteps, Opened, Properties, StepsUse, Work, raw};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
@@ -201,11 +201,6 @@ fn k_step(base: f32) -> f32 {
     /// 2^-24, the least F16 magnitude: codes of smaller steps would not be stable.
     const STEP_MIN: f32 = f32::from_bits((127 - 24) << 23);
     (K_STEPS * base).max(STEP_MIN)
-}
-
-/// The number at a multiple of four.
-fn word(bytes: &[u8], index: usize) -> Option<u32> {
-    bytes.as_chunks::<4>().0.get(index).map(|&bytes| u32::from_le_bytes(bytes))
 }
 
 /// Checks the places of the parts and the zeros behind the last one.

@@ -1,5 +1,6 @@
 //! Helpers of the codec tests: chunks to pack, and a full cycle of packing and unpacking.
 
+mod cachegen;
 mod cycles;
 mod hostile;
 mod kv4;

@@ -245,6 +245,7 @@ fn every_codec_has_a_number() {
         (CodecId::Q8, MzCodec::Q8),
         (CodecId::Kv4, MzCodec::Kv4),
         (CodecId::Kvh, MzCodec::Kvh),
+        (CodecId::CacheGen, MzCodec::CacheGen),
     ];
     assert_eq!(numbers.len(), CodecId::ALL.len());
     for (codec, number) in numbers {

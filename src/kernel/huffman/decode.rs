@@ -82,7 +82,7 @@ impl Lane {
 /// The bits from `bit` on, the first one on top; at least 57 of them, or as many as there are. Past
 /// the end they have no meaning. There are at least eight bytes.
 #[inline(always)]
-fn window(bytes: &[u8], bit: usize) -> u64 {
+pub(in crate::kernel) fn window(bytes: &[u8], bit: usize) -> u64 {
     let at = (bit / 8).min(bytes.len() - 8);
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);

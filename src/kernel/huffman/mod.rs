@@ -28,6 +28,7 @@ mod tests;
 mod arch;
 
 pub(super) use arch::improve;
+pub(super) use decode::window;
 pub use decode::{BYTES_BEHIND_ROWS, CodedRow, HuffmanDecode, SYMBOLS_STRIDE};
 pub use encode::{HuffmanEncode, Indices, ROW_BYTES_MAX, cheapest};
 pub use tables::{Costs, ESCAPE, RESIDUAL_MAX, TABLES, has_code, residual_bound};

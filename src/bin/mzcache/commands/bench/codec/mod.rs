@@ -107,7 +107,7 @@ fn table(machine: &str, rows: &[Row]) -> String {
     let rates = ["pack", "unpack", "all cores", "memcpy"];
     let mut text = format!("{machine}; GB/s of F16 bytes\n");
     let mut line = |cells: &[String]| {
-        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>9}")).collect();
+        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>10}")).collect();
         text.push_str(cells.concat().trim_end());
         text.push('\n');
     };

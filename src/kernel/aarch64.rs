@@ -134,6 +134,10 @@ fn q8_decode_neon(codes: &[i8], step: f32, group: &mut [u16]) {
 /// F32 arithmetic and a conversion give.
 #[target_feature(enable = "neon,fp16")]
 fn q8_unpack_fp16(scales: &[u16], codes: &[i8], row_values: usize, values: &mut [u16]) {
+    #[cfg(mz_asm)]
+    if row_values.is_multiple_of(super::Q8_GROUP) {
+        return q8_unpack_groups(scales, codes, values);
+    }
     let inputs = scales.iter().zip(portable::q8_groups(codes, row_values));
     for (group, (&scale, codes)) in portable::q8_groups_mut(values, row_values).zip(inputs) {
         let step = q8_step(scale);
@@ -155,10 +159,38 @@ fn q8_unpack_fp16(scales: &[u16], codes: &[i8], row_values: usize, values: &mut 
     }
 }
 
+/// Needs NEON with half-precision arithmetic, and whole groups, one a scale word.
+#[cfg(mz_asm)]
+#[target_feature(enable = "neon,fp16")]
+fn q8_unpack_groups(scales: &[u16], codes: &[i8], values: &mut [u16]) {
+    let (codes, _) = codes.as_chunks::<{ super::Q8_GROUP }>();
+    let (values, _) = values.as_chunks_mut::<{ super::Q8_GROUP }>();
+    let mut done = 0;
+    while done < scales.len() {
+        let (scales, codes, values) = (&scales[done..], &codes[done..], &mut values[done..]);
+        let (from, to) = (codes.as_ptr().cast(), values.as_mut_ptr().cast());
+        // SAFETY: codes and room for as many groups as there are scale words, as the caller
+        // checked; the CPU has NEON with half-precision arithmetic.
+        let steps = unsafe { mz_q8_unpack_neon_fp16(scales.as_ptr(), from, to, scales.len()) };
+        done += steps;
+        if let Some(&scale) = scales.get(steps) {
+            q8_decode_neon(&codes[steps], q8_step(scale), &mut values[steps]);
+            done += 1;
+        }
+    }
+}
+
 #[cfg(mz_asm)]
 unsafe extern "C" {
     /// cbindgen:ignore
     pub(super) fn mz_crc32c_crc(state: u32, bytes: *const u8, length: usize) -> u32;
+    /// cbindgen:ignore
+    pub(super) fn mz_q8_unpack_neon_fp16(
+        scales: *const u16,
+        codes: *const i8,
+        values: *mut u16,
+        groups: usize,
+    ) -> usize;
 }
 
 /// # Safety

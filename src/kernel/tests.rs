@@ -344,6 +344,47 @@ fn q8_rows_of_every_rung_equal_portable_between_guard_pages() {
 }
 
 #[test]
+#[cfg(mz_asm)]
+fn q8_unpack_keeps_the_calling_convention() {
+    use super::support::checked_call::{Outcome, checked_call};
+    #[cfg(target_arch = "x86_64")]
+    let (function, needed) =
+        (super::arch::mz_q8_unpack_avx2 as *const (), CpuFlags::AVX2 | CpuFlags::F16C);
+    #[cfg(target_arch = "aarch64")]
+    let (function, needed) =
+        (super::arch::mz_q8_unpack_neon_fp16 as *const (), CpuFlags::NEON | CpuFlags::FP16);
+    if !available().contains(needed) {
+        return;
+    }
+    let mut random = Random::new(9);
+    let mut memory: [Guarded; 3] = core::array::from_fn(|_| Guarded::new(2 * Q8_GROUP * 20));
+    for (groups, at_end) in (0..20).flat_map(|groups| [(groups, false), (groups, true)]) {
+        let [scales, codes, values] = &mut memory;
+        let scales = scales.at::<u16>(at_end, groups);
+        let codes = codes.at::<i8>(at_end, Q8_GROUP * groups);
+        let values = values.at::<u16>(at_end, Q8_GROUP * groups);
+        scales.fill_with(|| if random.below(8) == 0 { 0x9000 } else { random.u16() & 0x3FFF });
+        codes.fill_with(|| random.byte().cast_signed());
+        values.fill(0xAAAA);
+        let pointers = [scales.as_ptr() as u64, codes.as_ptr() as u64, values.as_mut_ptr() as u64];
+        let arguments = [pointers[0], pointers[1], pointers[2], groups as u64, 0, 0];
+        // SAFETY: that many scale words, and codes and room for their groups; the CPU has what the
+        // function needs.
+        let Outcome { result, trashed } = unsafe { checked_call(function, arguments) };
+        assert_eq!(trashed, 0, "{groups} groups");
+        let mut done = groups;
+        if cfg!(target_arch = "aarch64") {
+            done = scales.iter().position(|&word| word >= 0x8000).unwrap_or(groups);
+            assert_eq!(result as usize, done, "{groups} groups");
+        }
+        let mut expected = std::vec![0xAAAA; Q8_GROUP * groups];
+        let (done_values, done_codes) = (&mut expected[..Q8_GROUP * done], Q8_GROUP * done);
+        portable::q8_unpack(&scales[..done], &codes[..done_codes], Q8_GROUP, done_values);
+        assert_eq!(values, expected, "{groups} groups, of which {done} are done");
+    }
+}
+
+#[test]
 fn q8_unpack_takes_any_scale_word_and_code() {
     let rungs = rungs();
     let mut random = Random::new(7);

@@ -110,6 +110,16 @@ fn q8_absmax_avx2(group: &[u16]) -> u16 {
 /// Needs AVX2 and F16C, whole rows and matching lengths.
 #[target_feature(enable = "avx2,f16c")]
 fn q8_unpack_avx2(scales: &[u16], codes: &[i8], row_values: usize, values: &mut [u16]) {
+    #[cfg(mz_asm)]
+    if row_values.is_multiple_of(super::Q8_GROUP) {
+        let groups = scales.len();
+        // SAFETY: rows of whole groups: codes and room for as many as there are scale words, as the
+        // caller checked; the CPU has AVX2 and F16C.
+        unsafe {
+            mz_q8_unpack_avx2(scales.as_ptr(), codes.as_ptr(), values.as_mut_ptr(), groups);
+        }
+        return;
+    }
     let inputs = scales.iter().zip(portable::q8_groups(codes, row_values));
     for (group, (&scale, codes)) in portable::q8_groups_mut(values, row_values).zip(inputs) {
         let step = q8_step(scale);
@@ -132,6 +142,13 @@ fn q8_unpack_avx2(scales: &[u16], codes: &[i8], row_values: usize, values: &mut 
 unsafe extern "C" {
     /// cbindgen:ignore
     pub(super) fn mz_crc32c_sse42(state: u32, bytes: *const u8, length: usize) -> u32;
+    /// cbindgen:ignore
+    pub(super) fn mz_q8_unpack_avx2(
+        scales: *const u16,
+        codes: *const i8,
+        values: *mut u16,
+        groups: usize,
+    );
 }
 
 /// # Safety

@@ -8,7 +8,7 @@ const COLUMNS_MAX: usize = 100;
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 500;
 
-const SCRIPTS: [&str; 2] = ["tests/run", ".ci/run"];
+const SCRIPTS: [&str; 3] = ["tests/run", "tests/mca", ".ci/run"];
 
 fn is_fixture(file: &File) -> bool {
     file.is_under("tests/fixtures") || file.is_under("fuzz/corpus")

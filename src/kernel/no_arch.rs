@@ -1,8 +1,8 @@
 //! Architectures without kernels of their own keep the portable ones.
 
-use super::{CpuFlags, Kernels};
+use crate::kernel::{CpuFlags, Kernels};
 
 /// Leaves the table as it is.
-pub(super) const fn improve(table: Kernels, _: CpuFlags) -> Kernels {
+pub(in crate::kernel) const fn improve(table: Kernels, _: CpuFlags) -> Kernels {
     table
 }

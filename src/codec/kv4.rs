@@ -1,14 +1,15 @@
 //! The 4-bit format: K by channel along tokens with 4 to 6 bits, V by token with 4.
 //!
-//! Rows are channels of up to 256 tokens, whichever way the chunk lies in memory; `kernel::kv4`
-//! defines their planes. The payload, each plane filled up with zeros to a multiple of 64 bytes:
+//! Rows of K are channels of up to 256 tokens, rows of V the channels of one token and head,
+//! whichever way the chunk lies in memory; `kernel::kv4` defines their codes. The payload, each
+//! plane filled up with zeros to a multiple of 64 bytes:
 //!
 //! ```text
 //! K ends       u16 least, u16 greatest   [kv_head][channel]
 //! K widths     u8                        [kv_head][channel]
 //! V scales     u16                       [kv_head][token]
-//! V codes      4 bits                    [kv_head][channel][token], tokens in blocks of 32
-//! K codes      by width                  [kv_head][channel][token], the same
+//! V codes      4 bits                    [kv_head][token][channel]
+//! K codes      by width                  [kv_head][channel][token], tokens in blocks of 32
 //! ```
 //!
 //! A width of 0 is a row of equal values, 16 a row of F16 values as they are: those with a NaN or
@@ -32,7 +33,7 @@ use super::{ChunkLayout, Codec, Geometry, Idempotence, LayerSteps, Opened};
 use super::{Properties, StepsUse, Work, raw};
 use crate::arena::view;
 use crate::error::{Code, Error, Result};
-use crate::kernel::kv4::{KV4_BLOCK, KV4_NIBBLE_BYTES, KV4_V_STEP_MAX};
+use crate::kernel::kv4::{KV4_BLOCK, KV4_V_STEP_MAX};
 use crate::kernel::portable::{F16_INFINITY, Q8_ABSMAX_FORM, Q8_STEP_FORM_FROM};
 use crate::kernel::{Kernels, Kv4Row};
 use crate::limits::CHUNK_TOKENS;
@@ -45,8 +46,8 @@ pub(super) use write::choose;
 
 const VERSION: u8 = 1;
 const TOKENS: usize = CHUNK_TOKENS as usize;
-/// Values from one row of the scratch to the next. A power of two would put the values of a token
-/// into a few sets of the cache.
+/// Values from one row of K to the next in the scratch. A power of two would put the values of a
+/// token into a few sets of the cache.
 const TILE_STRIDE: usize = TOKENS + 32;
 /// Distance between codes of K, in base steps.
 const K_STEPS: f32 = 0.30;
@@ -56,6 +57,8 @@ const WIDTH_BLIND: u8 = 5;
 const CONSTANT: u8 = 0;
 /// The width of a row that is stored as it is.
 const VERBATIM: u8 = 16;
+/// Tokens whose rows of V are brought together at a time when they do not lie so.
+const V_TOKENS: usize = 32;
 
 /// The kv4 codec.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +93,7 @@ impl Codec for Kv4 {
     }
 
     fn scratch_bytes(&self, geometry: &Geometry) -> usize {
-        2 * tile_values(geometry) + 4 * TOKENS + 2 * TOKENS
+        2 * scratch_values(geometry)
     }
 
     fn pack(
@@ -111,8 +114,8 @@ impl Codec for Kv4 {
             let payload = packed.get_mut(HEADER_BYTES..).ok_or(too_small)?;
             let (fixed, k_codes) = payload.split_at_mut_checked(planes.k_codes).ok_or(too_small)?;
             let room = k_codes.len().min(raw_bytes - planes.k_codes);
-            let scratch = Scratch::of(work, geometry)?;
-            let mut writer = Writer { kernels, geometry, planes, scratch };
+            let tile = tile(work, geometry)?;
+            let mut writer = Writer { kernels, geometry, planes, tile };
             let written = match writer.write_v(chunk, fixed)? {
                 true => writer.write_k(steps, chunk, fixed, &mut k_codes[..room])?,
                 false => None,
@@ -155,7 +158,7 @@ impl Codec for Kv4 {
         values: &mut [u16],
     ) -> Result<()> {
         let kernels = work.kernels;
-        let scratch = Scratch::of(work, &opened.geometry)?;
+        let tile = tile(work, &opened.geometry)?;
         let Some(payload) = opened.own_payload(CodecId::Kv4, part, values)? else {
             return Ok(());
         };
@@ -163,8 +166,8 @@ impl Codec for Kv4 {
         let planes = Planes::new(geometry);
         let reader = Reader { kernels, geometry, planes, payload };
         match part.checked_sub(usize::from(geometry.shape.kv_heads)) {
-            None => reader.read_k(part, scratch, values),
-            Some(head) => reader.read_v(head, scratch, values),
+            None => reader.read_k(part, tile, values),
+            Some(head) => reader.read_v(head, tile, values),
         }
     }
 }
@@ -206,7 +209,7 @@ impl Planes {
         let k_widths = behind(0, 4 * rows);
         let v_scales = behind(k_widths, rows);
         let v_codes = behind(v_scales, 2 * heads * tokens);
-        let k_codes = behind(v_codes, rows * blocks * KV4_NIBBLE_BYTES);
+        let k_codes = behind(v_codes, rows * tokens / 2);
         Planes { rows, blocks, k_widths, v_scales, v_codes, k_codes }
     }
 
@@ -221,33 +224,17 @@ impl Planes {
     }
 }
 
-/// Values of scratch for the rows of one head; none where they lie so in memory.
-fn tile_values(geometry: &Geometry) -> usize {
+/// Values of scratch: the rows of K of one head or, where those lie so in memory, some rows of V.
+fn scratch_values(geometry: &Geometry) -> usize {
     match geometry.layout {
         ChunkLayout::TokenMajor => geometry.head_dim() * TILE_STRIDE,
-        ChunkLayout::ChannelMajor => 0,
+        ChunkLayout::ChannelMajor => geometry.head_dim() * V_TOKENS,
     }
 }
 
-/// A worker's scratch, taken apart.
-struct Scratch<'a> {
-    tile: &'a mut [u16],
-    /// One number a token.
-    factors: &'a mut [f32],
-    greatest: &'a mut [u16],
-}
-
-impl<'a> Scratch<'a> {
-    fn of(work: &'a mut Work<'_>, geometry: &Geometry) -> Result<Self> {
-        let scratch = work.scratch(Kv4.scratch_bytes(geometry))?;
-        let (tile, rest) = scratch.split_at_mut(2 * tile_values(geometry));
-        let (factors, greatest) = rest.split_at_mut(4 * TOKENS);
-        Ok(Scratch {
-            tile: view::numbers_mut(tile).ok_or(MISALIGNED)?,
-            factors: view::numbers_mut(factors).ok_or(MISALIGNED)?,
-            greatest: view::numbers_mut(greatest).ok_or(MISALIGNED)?,
-        })
-    }
+/// A worker's scratch.
+fn tile<'a>(work: &'a mut Work<'_>, geometry: &Geometry) -> Result<&'a mut [u16]> {
+    view::numbers_mut(work.scratch(Kv4.scratch_bytes(geometry))?).ok_or(MISALIGNED)
 }
 
 /// Checks what the checksum does not: every width, end and scale word is one that packing writes,
@@ -284,7 +271,7 @@ fn check(geometry: &Geometry, payload: &[u8]) -> Result<()> {
     if let Some(word) = scales.iter().find(|&&word| !is_scale_word(word)) {
         return corrupt("packed scale word", *word);
     }
-    let v_end = planes.v_codes + planes.rows * planes.blocks * KV4_NIBBLE_BYTES;
+    let v_end = planes.v_codes + planes.rows * usize::from(geometry.tokens) / 2;
     let is_clean = ends[planes.rows..].iter().all(|&ends| ends == [0; 2])
         && widths[planes.rows..].iter().all(|&width| width == 0)
         && scale_padding.iter().all(|&word| word == 0)

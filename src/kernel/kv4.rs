@@ -1,23 +1,24 @@
-//! The rows of the 4-bit format: one channel of up to 256 tokens, as codes in planes.
+//! The rows of the 4-bit format: of K one channel of up to 256 tokens, of V one token in one head.
 //!
 //! Owns the definition of both kinds of row, and the portable functions that are the oracle of all
 //! others; `codec::kv4` says how rows make up a chunk.
 //!
-//! Tokens come in blocks of 32, the last one filled up with code 0. The nibble plane has 16 bytes a
-//! block: byte `j` holds the low four bits of token `j` in its low half and those of token `j + 16`
-//! in its high half. Codes of 5 bits have a plane of 4 bytes a block behind it: bit `k` of byte `j`
-//! is bit 4 of token `8 j + k`. Codes of 6 bits have one of 8 bytes: byte `j` holds bits 4 and 5 of
-//! tokens `j`, `j + 8`, `j + 16` and `j + 24`, from the low end.
-//!
 //! A row of K has its least and its greatest value, which are codes 0 and the last; the others lie
-//! between them at equal distances. A row of V has a step for each token, which all channels of a
-//! head share, and codes of two's complement from -7 to 7.
+//! between them at equal distances. Its tokens come in blocks of 32, the last one filled up with
+//! code 0. The nibble plane has 16 bytes a block: byte `j` holds the low four bits of token `j` in
+//! its low half and those of token `j + 16` in its high half. Codes of 5 bits have a plane of 4
+//! bytes a block behind it: bit `k` of byte `j` is bit 4 of token `8 j + k`. Codes of 6 bits have
+//! one of 8 bytes: byte `j` holds bits 4 and 5 of tokens `j`, `j + 8`, `j + 16` and `j + 24`, from
+//! the low end.
+//!
+//! A row of V has one step, and codes of two's complement from -7 to 7: byte `j` holds that of
+//! channel `2 j` in its low half and that of channel `2 j + 1` in its high half.
 
 #[cfg(test)]
 mod tests;
 
 use super::portable::{
-    F16_INFINITY, F16_MAGNITUDE, f16_from_f32, f32_from_f16, scale_word, step_of,
+    F16_INFINITY, F16_MAGNITUDE, f16_from_f32, f32_from_f16, q8_absmax, scale_word, step_of,
 };
 
 /// Tokens of one block.
@@ -29,7 +30,7 @@ const V_MAX: f32 = 7.0;
 /// 9352: the greatest step of V; 7 times the next one would be no F16 value.
 pub const KV4_V_STEP_MAX: u16 = 0x7091;
 
-/// The scale word of a token of V in one head, as [`super::portable::q8_scale_word`].
+/// The scale word of a row of V, as [`super::portable::q8_scale_word`].
 #[inline(always)]
 pub const fn kv4_scale_word(absmax: u16) -> u16 {
     scale_word(absmax, V_MAX, KV4_V_STEP_MAX)
@@ -166,47 +167,56 @@ fn check_row(values: usize, row: &Kv4Row, codes: usize) {
     assert_eq!(codes, row.code_bytes(values.div_ceil(KV4_BLOCK)));
 }
 
-/// F16 values of a row of V to codes.
+/// F16 rows of V to codes and one scale word each.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv4VEncode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: unsafe fn(&[u16], &[f32], &mut [u8]),
+    pub(super) run: unsafe fn(&[u16], usize, &mut [u16], &mut [u8]) -> bool,
 }
 
 impl Kv4VEncode {
-    /// Codes values of a magnitude up to 7 steps, given one over each token's step.
-    pub fn call(&self, values: &[u16], steps_per_one: &[f32], codes: &mut [u8]) {
-        check_v_row(values.len(), steps_per_one.len(), codes.len());
-        // SAFETY: lengths fit, just checked; the flags given to `Kernels::select` promise the CPU.
-        unsafe { (self.run)(values, steps_per_one, codes) }
+    /// Codes rows of `row_values` values each, an even number. `scales` has one entry a row,
+    /// `codes` one for two values. False when a value is not finite; the outputs then hold nothing
+    /// useful.
+    pub fn call(
+        &self,
+        values: &[u16],
+        row_values: usize,
+        scales: &mut [u16],
+        codes: &mut [u8],
+    ) -> bool {
+        check_v_rows(values.len(), row_values, scales.len(), codes.len());
+        // SAFETY: whole rows and matching lengths, just checked; the flags given to
+        // `Kernels::select` promise the CPU.
+        unsafe { (self.run)(values, row_values, scales, codes) }
     }
 }
 
-type VDecode = unsafe fn(&[u8], &[u16], &[f32], &mut [u16]);
-
-/// Codes of a row of V back to F16 values.
+/// Codes and scale words of rows of V back to F16 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv4VDecode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: VDecode,
+    pub(super) run: unsafe fn(&[u16], &[u8], usize, &mut [u16]),
 }
 
 impl Kv4VDecode {
-    /// Decodes with each token's scale word and the step that it stands for, [`kv4_step`]; any
-    /// codes are safe.
-    pub fn call(&self, codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
-        check_v_row(values.len(), steps.len(), codes.len());
-        assert_eq!(scales.len(), steps.len());
-        // SAFETY: lengths fit, just checked; the flags given to `Kernels::select` promise the CPU.
-        unsafe { (self.run)(codes, scales, steps, values) }
+    /// Lengths as for [`Kv4VEncode::call`]. Any scale word and any code is safe; words that
+    /// [`Kv4VEncode`] never writes give values without meaning.
+    pub fn call(&self, scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16]) {
+        check_v_rows(values.len(), row_values, scales.len(), codes.len());
+        // SAFETY: whole rows and matching lengths, just checked; the flags given to
+        // `Kernels::select` promise the CPU.
+        unsafe { (self.run)(scales, codes, row_values, values) }
     }
 }
 
-fn check_v_row(values: usize, steps: usize, codes: usize) {
-    assert_eq!(values, steps);
-    assert_eq!(codes, values.div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
+fn check_v_rows(values: usize, row_values: usize, scales: usize, codes: usize) {
+    assert!(row_values > 0 && row_values.is_multiple_of(2));
+    assert!(values.is_multiple_of(row_values));
+    assert_eq!(scales, values / row_values);
+    assert_eq!(codes, values / 2);
 }
 
 /// Least and greatest value of a row.
@@ -226,7 +236,7 @@ const fn ordered(half: u16) -> i16 {
 pub(super) fn spread_from((min, max, magnitude): (i16, i16, u16), values: &[u16]) -> Kv4Span {
     let min = values.iter().fold(min, |min, &half| min.min(ordered(half)));
     let max = values.iter().fold(max, |max, &half| max.max(ordered(half)));
-    let magnitude = super::portable::q8_absmax(magnitude, values);
+    let magnitude = q8_absmax(magnitude, values);
     let half = |number: i16| match ordered(number.cast_unsigned()).cast_unsigned() {
         0x8000 => 0,
         half => half,
@@ -335,36 +345,46 @@ pub(super) fn decode_blocks(
     }
 }
 
-/// Codes a row of V.
-pub fn v_encode(values: &[u16], steps_per_one: &[f32], codes: &mut [u8]) {
-    let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
-    let blocks = values.chunks(KV4_BLOCK).zip(steps_per_one.chunks(KV4_BLOCK));
-    for ((values, factors), nibbles) in blocks.zip(codes) {
-        let mut codes = [0; KV4_BLOCK];
-        for (code, (&half, factor)) in codes.iter_mut().zip(values.iter().zip(factors)) {
-            *code = nearest(f32_from_f16(half) * factor);
+/// Codes rows of V; false when a value is not finite.
+pub fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [u8]) -> bool {
+    let rows = values.chunks_exact(row_values).zip(codes.chunks_exact_mut(row_values / 2));
+    for ((row, codes), scale) in rows.zip(scales) {
+        let absmax = q8_absmax(0, row);
+        if absmax >= F16_INFINITY {
+            return false;
         }
-        put_block(&codes, 4, nibbles, &mut []);
+        *scale = kv4_scale_word(absmax);
+        v_encode_row(row, 1.0 / kv4_step(*scale), codes);
+    }
+    true
+}
+
+/// Codes values of a magnitude up to 7 steps.
+#[inline(always)]
+pub(super) fn v_encode_row(row: &[u16], steps_per_one: f32, codes: &mut [u8]) {
+    let (pairs, _) = row.as_chunks::<2>();
+    for (byte, pair) in codes.iter_mut().zip(pairs) {
+        let [even, odd] = pair.map(|half| nearest(f32_from_f16(half) * steps_per_one));
+        *byte = even & 15 | odd << 4;
     }
 }
 
-/// Decodes a row of V.
-pub fn v_decode(codes: &[u8], _scales: &[u16], steps: &[f32], values: &mut [u16]) {
-    let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    let blocks = values.chunks_mut(KV4_BLOCK).zip(steps.chunks(KV4_BLOCK));
-    for ((values, steps), nibbles) in blocks.zip(codes) {
-        let codes = block_of(4, nibbles, &[]);
-        for (value, (code, step)) in values.iter_mut().zip(codes.into_iter().zip(steps)) {
-            // The sign is the nibble's highest bit.
-            let code = (code << 4).cast_signed() >> 4;
-            *value = f16_from_f32(f32::from(code) * step);
-        }
+/// Decodes rows of V.
+pub fn v_decode(scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16]) {
+    let rows = values.chunks_exact_mut(row_values).zip(codes.chunks_exact(row_values / 2));
+    for ((row, codes), &scale) in rows.zip(scales) {
+        let step = kv4_step(scale);
+        // The sign is the nibble's highest bit.
+        let value = |nibble: u8| f16_from_f32(f32::from((nibble << 4).cast_signed() >> 4) * step);
+        v_decode_row(codes, value, row);
     }
 }
 
-/// Keeps the greatest magnitude of each token.
-pub fn absmax(values: &[u16], greatest: &mut [u16]) {
-    for (greatest, half) in greatest.iter_mut().zip(values) {
-        *greatest = (*greatest).max(half & F16_MAGNITUDE);
+/// Decodes a row of V, given the value of each nibble.
+#[inline(always)]
+pub(super) fn v_decode_row(codes: &[u8], value: impl Fn(u8) -> u16, row: &mut [u16]) {
+    let (pairs, _) = row.as_chunks_mut::<2>();
+    for (pair, byte) in pairs.iter_mut().zip(codes) {
+        *pair = [value(byte & 15), value(byte >> 4)];
     }
 }

@@ -85,9 +85,9 @@ pub struct Kernels {
     pub kv4_encode: Kv4Encode,
     /// 4 to 6-bit codes to a K row.
     pub kv4_decode: Kv4Decode,
-    /// A V row to 4-bit codes.
+    /// V rows to 4-bit codes.
     pub kv4_v_encode: Kv4VEncode,
-    /// 4-bit codes to a V row.
+    /// 4-bit codes to V rows.
     pub kv4_v_decode: Kv4VDecode,
 }
 

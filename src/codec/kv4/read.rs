@@ -1,10 +1,9 @@
-//! Unpacking: rows are decoded along tokens and brought to where the layout wants them.
+//! Unpacking: rows are decoded and brought to where the layout wants them.
 
-use super::{CONSTANT, MISALIGNED, Planes, Scratch, TILE_STRIDE, TOKENS, VERBATIM, k_rows};
+use super::{CONSTANT, MISALIGNED, Planes, TILE_STRIDE, TOKENS, V_TOKENS, VERBATIM, k_rows};
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry};
 use crate::error::Result;
-use crate::kernel::kv4::{self, KV4_NIBBLE_BYTES};
 use crate::kernel::{Kernels, Kv4Row, Matrix};
 
 /// A checked payload.
@@ -16,8 +15,8 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Has `body` fill each channel's valid values along the tokens.
-    fn rows(&self, tile: &mut [u16], part: &mut [u16], mut body: impl FnMut(usize, &mut [u16])) {
+    /// Has `body` fill each K channel's valid values along the tokens.
+    fn k_rows(&self, tile: &mut [u16], part: &mut [u16], mut body: impl FnMut(usize, &mut [u16])) {
         let head_dim = self.geometry.head_dim();
         let tokens = usize::from(self.geometry.tokens);
         if self.geometry.layout == ChunkLayout::ChannelMajor {
@@ -38,13 +37,13 @@ impl Reader<'_> {
         self.kernels.transpose.call(&matrix, tile, part);
     }
 
-    pub(super) fn read_k(&self, head: usize, scratch: Scratch<'_>, part: &mut [u16]) -> Result<()> {
+    pub(super) fn read_k(&self, head: usize, tile: &mut [u16], part: &mut [u16]) -> Result<()> {
         let (ends, widths) = k_rows(&self.planes, self.payload)?;
         let first = head * self.geometry.head_dim();
         let bytes = |width: &u8| self.planes.code_bytes(*width).unwrap_or(0);
         let before: usize = widths[..first].iter().map(bytes).sum();
         let mut codes = &self.payload[self.planes.k_codes + before..];
-        self.rows(scratch.tile, part, |channel, values| {
+        self.k_rows(tile, part, |channel, values| {
             let (&[min, max], &width) = (&ends[first + channel], &widths[first + channel]);
             let (own, behind) = codes.split_at(bytes(&width));
             codes = behind;
@@ -62,21 +61,30 @@ impl Reader<'_> {
         Ok(())
     }
 
-    pub(super) fn read_v(&self, head: usize, scratch: Scratch<'_>, part: &mut [u16]) -> Result<()> {
-        let (planes, tokens) = (&self.planes, usize::from(self.geometry.tokens));
-        let scales = view::numbers::<u16>(&self.payload[planes.v_scales..planes.v_codes]);
-        let scales = &scales.ok_or(MISALIGNED)?[head * tokens..][..tokens];
-        let steps = &mut scratch.factors[..tokens];
-        for (step, &word) in steps.iter_mut().zip(scales) {
-            *step = kv4::kv4_step(word);
+    pub(super) fn read_v(&self, head: usize, tile: &mut [u16], part: &mut [u16]) -> Result<()> {
+        let (head_dim, tokens) = (self.geometry.head_dim(), usize::from(self.geometry.tokens));
+        let Planes { v_scales, v_codes, .. } = self.planes;
+        let scales = view::numbers::<u16>(&self.payload[v_scales..v_codes]).ok_or(MISALIGNED)?;
+        let scales = &scales[head * tokens..][..tokens];
+        let row_bytes = head_dim / 2;
+        let codes = &self.payload[v_codes + head * tokens * row_bytes..][..tokens * row_bytes];
+        let decode = self.kernels.kv4_v_decode;
+        if self.geometry.layout == ChunkLayout::TokenMajor {
+            decode.call(scales, codes, head_dim, &mut part[..tokens * head_dim]);
+            return Ok(());
         }
-        let row_bytes = planes.blocks * KV4_NIBBLE_BYTES;
-        let first = planes.v_codes + head * self.geometry.head_dim() * row_bytes;
-        let codes = &self.payload[first..planes.k_codes];
-        self.rows(scratch.tile, part, |channel, values| {
-            let codes = &codes[channel * row_bytes..][..row_bytes];
-            self.kernels.kv4_v_decode.call(codes, scales, steps, values);
-        });
+        let groups = scales.chunks(V_TOKENS).zip(codes.chunks(V_TOKENS * row_bytes));
+        for ((scales, codes), first) in groups.zip((0..).step_by(V_TOKENS)) {
+            let rows = &mut tile[..scales.len() * head_dim];
+            decode.call(scales, codes, head_dim, rows);
+            let matrix = Matrix {
+                rows: scales.len(),
+                columns: head_dim,
+                from_stride: head_dim,
+                to_stride: TOKENS,
+            };
+            self.kernels.transpose.call(&matrix, rows, &mut part[first..]);
+        }
         Ok(())
     }
 }

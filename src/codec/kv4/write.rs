@@ -1,13 +1,12 @@
-//! Packing: rows are taken along tokens, measured and coded.
+//! Packing: rows are brought together where they do not lie so, measured and coded.
 
 use super::{
-    CONSTANT, K_STEPS, MISALIGNED, Planes, Scratch, TILE_STRIDE, TOKENS, VERBATIM, WIDTH_BLIND,
+    CONSTANT, K_STEPS, MISALIGNED, Planes, TILE_STRIDE, TOKENS, V_TOKENS, VERBATIM, WIDTH_BLIND,
 };
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry, LayerSteps};
 use crate::error::Result;
-use crate::kernel::kv4::{self, KV4_NIBBLE_BYTES};
-use crate::kernel::portable::{F16_INFINITY, f32_from_f16};
+use crate::kernel::portable::f32_from_f16;
 use crate::kernel::{Kernels, Kv4Row, Kv4Span, Matrix};
 
 /// How a K row is stored, and with which ends.
@@ -39,12 +38,12 @@ pub(super) struct Writer<'a> {
     pub kernels: &'a Kernels,
     pub geometry: &'a Geometry,
     pub planes: Planes,
-    pub scratch: Scratch<'a>,
+    pub tile: &'a mut [u16],
 }
 
 impl Writer<'_> {
     /// Calls `body` with each channel's index and its valid values along the tokens.
-    fn rows(
+    fn k_rows(
         kernels: &Kernels,
         geometry: &Geometry,
         tile: &mut [u16],
@@ -72,35 +71,46 @@ impl Writer<'_> {
 
     /// Writes both planes of V; false when a value is not finite.
     pub(super) fn write_v(&mut self, chunk: &[u16], fixed: &mut [u8]) -> Result<bool> {
-        let Writer { kernels, geometry, planes, .. } = *self;
-        let Scratch { tile, factors, greatest } = &mut self.scratch;
-        let tokens = usize::from(geometry.tokens);
-        let (before, codes) = fixed.split_at_mut(planes.v_codes);
-        let scales = view::numbers_mut::<u16>(&mut before[planes.v_scales..]).ok_or(MISALIGNED)?;
-        let parts = chunk.chunks_exact(geometry.part_values()).take(geometry.parts());
-        let heads = parts.skip(usize::from(geometry.shape.kv_heads)).enumerate();
-        let row_bytes = planes.blocks * KV4_NIBBLE_BYTES;
-        for (head, part) in heads {
-            let (greatest, factors) = (&mut greatest[..tokens], &mut factors[..tokens]);
-            greatest.fill(0);
-            Self::rows(kernels, geometry, tile, part, |_, row| kv4::absmax(row, greatest));
-            let scales = &mut scales[head * tokens..][..tokens];
-            for ((scale, factor), &absmax) in scales.iter_mut().zip(&mut *factors).zip(&*greatest) {
-                if absmax >= F16_INFINITY {
-                    return Ok(false);
-                }
-                *scale = kv4::kv4_scale_word(absmax);
-                *factor = 1.0 / kv4::kv4_step(*scale);
+        let heads = usize::from(self.geometry.shape.kv_heads);
+        let tokens = usize::from(self.geometry.tokens);
+        let row_bytes = self.geometry.head_dim() / 2;
+        let (before, mut codes) = fixed.split_at_mut(self.planes.v_codes);
+        let scales = &mut before[self.planes.v_scales..];
+        let mut scales = view::numbers_mut::<u16>(scales).ok_or(MISALIGNED)?;
+        for part in chunk.chunks_exact(self.geometry.part_values()).skip(heads).take(heads) {
+            let (part_scales, scales_behind) = scales.split_at_mut(tokens);
+            let (part_codes, codes_behind) = codes.split_at_mut(tokens * row_bytes);
+            if !self.write_v_part(part, part_scales, part_codes) {
+                return Ok(false);
             }
-            let codes = &mut codes[head * geometry.head_dim() * row_bytes..];
-            Self::rows(kernels, geometry, tile, part, |channel, row| {
-                let codes = &mut codes[channel * row_bytes..][..row_bytes];
-                kernels.kv4_v_encode.call(row, factors, codes);
-            });
+            (scales, codes) = (scales_behind, codes_behind);
         }
-        scales[usize::from(geometry.shape.kv_heads) * tokens..].fill(0);
-        codes[planes.rows * row_bytes..].fill(0);
+        scales.fill(0);
+        codes.fill(0);
         Ok(true)
+    }
+
+    /// Writes the rows of one head; false when a value is not finite.
+    fn write_v_part(&mut self, part: &[u16], scales: &mut [u16], codes: &mut [u8]) -> bool {
+        let (head_dim, encode) = (self.geometry.head_dim(), self.kernels.kv4_v_encode);
+        if self.geometry.layout == ChunkLayout::TokenMajor {
+            return encode.call(&part[..scales.len() * head_dim], head_dim, scales, codes);
+        }
+        let groups = scales.chunks_mut(V_TOKENS).zip(codes.chunks_mut(V_TOKENS * head_dim / 2));
+        for ((scales, codes), first) in groups.zip((0..).step_by(V_TOKENS)) {
+            let rows = &mut self.tile[..scales.len() * head_dim];
+            let matrix = Matrix {
+                rows: head_dim,
+                columns: scales.len(),
+                from_stride: TOKENS,
+                to_stride: head_dim,
+            };
+            self.kernels.transpose.call(&matrix, &part[first..], rows);
+            if !encode.call(rows, head_dim, scales, codes) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Writes the planes of K; the bytes of its codes, or `None` when these are too many.
@@ -118,7 +128,7 @@ impl Writer<'_> {
         let mut used = Some(0usize);
         let heads = chunk.chunks_exact(geometry.part_values()).enumerate();
         for (head, part) in heads.take(usize::from(geometry.shape.kv_heads)) {
-            Self::rows(kernels, geometry, self.scratch.tile, part, |channel, values| {
+            Self::k_rows(kernels, geometry, self.tile, part, |channel, values| {
                 let place = head * geometry.head_dim() + channel;
                 let step = steps.and_then(|steps| steps.k.get(place).copied());
                 let row = choose(&kernels.kv4_spread.call(values), step);

@@ -322,9 +322,9 @@ fn forged_planes_under_right_checksums_are_corrupt() {
     }
     assert_eq!(forge(256, &0x7092u16.to_le_bytes()), "packed scale word");
     assert_eq!(forge(256, &0xA000u16.to_le_bytes()), "packed scale word");
-    // Padding of the ends, of the widths, of the scales and at the end.
+    // Padding of the ends, of the widths, of the scales, of the codes of V and at the end.
     let end = packed.len() - 64 - 1;
-    for at in [160, 191, 192 + 40, 192 + 63, 256 + 140, 256 + 191, end] {
+    for at in [160, 191, 192 + 40, 192 + 63, 256 + 140, 256 + 191, 448 + 1400, 448 + 1407, end] {
         assert_eq!(forge(at, &[1]), "packed padding", "{at}");
     }
 }

@@ -1,12 +1,12 @@
 //! Rows of the 4-bit format with NEON, and the transposition that goes with them.
 //!
-//! Whole blocks of 32 tokens run here, what is left in the portable functions.
+//! Whole blocks of 32 values run here, what is left in the portable functions.
 
 use super::super::kv4::{
     self, KV4_BLOCK, KV4_NIBBLE_BYTES, Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread,
-    Kv4VDecode, Kv4VEncode,
+    Kv4VDecode, Kv4VEncode, kv4_scale_word, kv4_step,
 };
-use super::super::portable::{self, Q8_ABSMAX_FORM, f32_from_f16};
+use super::super::portable::{self, F16_INFINITY, f32_from_f16};
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
 use core::arch::aarch64::*;
@@ -21,9 +21,6 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.kv4_decode = Kv4Decode { isa: ISA, run: decode };
         table.kv4_v_encode = Kv4VEncode { isa: ISA, run: v_encode };
         table.kv4_v_decode = Kv4VDecode { isa: ISA, run: v_decode };
-    }
-    if flags.contains(CpuFlags::NEON.union(CpuFlags::FP16)) {
-        table.kv4_v_decode = Kv4VDecode { isa: "fp16", run: v_decode_fp16 };
     }
     table
 }
@@ -194,10 +191,15 @@ fn tables<const PAGES: usize>(row: &Kv4Row) -> [(uint16x8_t, uint16x8_t); PAGES]
 #[target_feature(enable = "neon")]
 #[inline]
 fn pages<const PAGES: usize>(row: &Kv4Row) -> [(uint8x16_t, uint8x16_t); PAGES] {
-    tables(row).map(|(a, b)| {
-        let (a, b) = (vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
-        (vuzp1q_u8(a, b), vuzp2q_u8(a, b))
-    })
+    tables(row).map(|(a, b)| split(a, b))
+}
+
+/// Low and high bytes.
+#[target_feature(enable = "neon")]
+#[inline]
+fn split(a: uint16x8_t, b: uint16x8_t) -> (uint8x16_t, uint8x16_t) {
+    let (a, b) = (vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
+    (vuzp1q_u8(a, b), vuzp2q_u8(a, b))
 }
 
 /// The low four bits of both halves of a block.
@@ -322,81 +324,63 @@ fn decode_6(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
     }
 }
 
-/// Needs NEON, and matching lengths.
+/// Needs NEON, whole rows and matching lengths.
 #[target_feature(enable = "neon")]
-fn v_encode(values: &[u16], steps_per_one: &[f32], codes: &mut [u8]) {
-    let (blocks, rest) = values.as_chunks::<KV4_BLOCK>();
-    let (factors, rest_factors) = steps_per_one.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at_mut(blocks.len() * KV4_NIBBLE_BYTES);
-    let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
-    for ((values, factors), codes) in blocks.iter().zip(factors).zip(codes) {
-        let (values, factors) = (values.as_chunks::<8>().0, factors.as_chunks::<4>().0);
-        let halves = [0, 2].map(|at| {
-            nearest([at, at + 1].map(|at| {
-                let (low, high) = widen(load(&values[at]));
-                let (first, second) = (&factors[2 * at], &factors[2 * at + 1]);
-                (vmulq_f32(low, load_floats(first)), vmulq_f32(high, load_floats(second)))
-            }))
-        });
-        store_bytes(codes, nibbles_of(halves));
+fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [u8]) -> bool {
+    let rows = values.chunks_exact(row_values).zip(codes.chunks_exact_mut(row_values / 2));
+    for ((row, codes), scale) in rows.zip(scales) {
+        let absmax = super::q8_absmax_neon(row);
+        if absmax >= F16_INFINITY {
+            return false;
+        }
+        *scale = kv4_scale_word(absmax);
+        let steps_per_one = 1.0 / kv4_step(*scale);
+        let (blocks, rest) = row.as_chunks::<KV4_BLOCK>();
+        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * KV4_NIBBLE_BYTES);
+        let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
+        for (values, codes) in blocks.iter().zip(codes) {
+            let (values, _) = values.as_chunks::<8>();
+            let [a, b] = [0, 2].map(|at| {
+                nearest([at, at + 1].map(|at| {
+                    let (low, high) = widen(load(&values[at]));
+                    (vmulq_n_f32(low, steps_per_one), vmulq_n_f32(high, steps_per_one))
+                }))
+            });
+            store_bytes(codes, nibbles_of([vuzp1q_u8(a, b), vuzp2q_u8(a, b)]));
+        }
+        kv4::v_encode_row(rest, steps_per_one, rest_codes);
     }
-    kv4::v_encode(rest, rest_factors, rest_codes);
+    true
 }
 
-/// Both halves of a block of V as signed bytes.
+/// Needs NEON, whole rows and matching lengths.
 #[target_feature(enable = "neon")]
-#[inline]
-fn signed(codes: &[u8; KV4_NIBBLE_BYTES]) -> [int8x16_t; 2] {
-    let bytes = vreinterpretq_s8_u8(load_bytes(codes));
-    [vshrq_n_s8::<4>(vshlq_n_s8::<4>(bytes)), vshrq_n_s8::<4>(bytes)]
-}
-
-/// Needs NEON, and matching lengths.
-#[target_feature(enable = "neon")]
-fn v_decode(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
-    let (blocks, rest) = values.as_chunks_mut::<KV4_BLOCK>();
-    let (steps, rest_steps) = steps.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at(blocks.len() * KV4_NIBBLE_BYTES);
-    let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    let rest_scales = &scales[blocks.len() * KV4_BLOCK..];
-    for ((values, steps), codes) in blocks.iter_mut().zip(steps).zip(codes) {
-        let (values, steps) = (values.as_chunks_mut::<8>().0, steps.as_chunks::<4>().0);
-        let shorts =
-            signed(codes).map(|bytes| [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)]);
-        for (at, shorts) in shorts.into_iter().flatten().enumerate() {
-            let low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(shorts)));
-            let high = vcvtq_f32_s32(vmovl_high_s16(shorts));
-            let low = vmulq_f32(low, load_floats(&steps[2 * at]));
-            store(&mut values[at], narrow(low, vmulq_f32(high, load_floats(&steps[2 * at + 1]))));
+fn v_decode(scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16]) {
+    let positive = (load_floats(&[0.0, 1.0, 2.0, 3.0]), load_floats(&[4.0, 5.0, 6.0, 7.0]));
+    let negative = (load_floats(&[-8.0, -7.0, -6.0, -5.0]), load_floats(&[-4.0, -3.0, -2.0, -1.0]));
+    let rows = values.chunks_exact_mut(row_values).zip(codes.chunks_exact(row_values / 2));
+    for ((row, codes), &scale) in rows.zip(scales) {
+        let step = kv4_step(scale);
+        let [a, b] = [positive, negative]
+            .map(|(low, high)| narrow(vmulq_n_f32(low, step), vmulq_n_f32(high, step)));
+        let (low, high) = split(a, b);
+        let (blocks, rest) = row.as_chunks_mut::<KV4_BLOCK>();
+        let (bytes, rest_bytes) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
+        for (values, bytes) in blocks.iter_mut().zip(bytes) {
+            let (first, second) = values.split_at_mut(KV4_BLOCK / 2);
+            let [even, odd] = low_bits(bytes);
+            let (a, b) = (vzip1q_u8(even, odd), vzip2q_u8(even, odd));
+            store_half(first, vqtbl1q_u8(low, a), vqtbl1q_u8(high, a));
+            store_half(second, vqtbl1q_u8(low, b), vqtbl1q_u8(high, b));
+        }
+        if !rest.is_empty() {
+            let mut entries = [[0; 8]; 2];
+            store(&mut entries[0], a);
+            store(&mut entries[1], b);
+            let value = |nibble| entries.as_flattened()[usize::from(nibble)];
+            kv4::v_decode_row(rest_bytes, value, rest);
         }
     }
-    kv4::v_decode(rest_codes, rest_scales, rest_steps, rest);
-}
-
-/// Needs NEON with half-precision arithmetic, and matching lengths. Where all scale words are
-/// steps, code times step is exact before the one rounding, so that F16 arithmetic gives what F32
-/// arithmetic and a conversion give.
-#[target_feature(enable = "neon,fp16")]
-fn v_decode_fp16(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
-    if scales.iter().fold(0, |all, word| all | word) & Q8_ABSMAX_FORM != 0 {
-        return v_decode(codes, scales, steps, values);
-    }
-    let (blocks, rest) = values.as_chunks_mut::<KV4_BLOCK>();
-    let (words, rest_scales) = scales.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at(blocks.len() * KV4_NIBBLE_BYTES);
-    let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    let rest_steps = &steps[blocks.len() * KV4_BLOCK..];
-    for ((values, words), codes) in blocks.iter_mut().zip(words).zip(codes) {
-        let (values, words) = (values.as_chunks_mut::<8>().0, words.as_chunks::<8>().0);
-        let shorts =
-            signed(codes).map(|bytes| [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)]);
-        for (at, shorts) in shorts.into_iter().flatten().enumerate() {
-            let step = vreinterpretq_f16_u16(load(&words[at]));
-            let value = vmulq_f16(vcvtq_f16_s16(shorts), step);
-            store(&mut values[at], vreinterpretq_u16_f16(value));
-        }
-    }
-    kv4::v_decode(rest_codes, rest_scales, rest_steps, rest);
 }
 
 /// Needs NEON, and a matrix whose rows all end inside their slices. Takes 8 rows by 8 columns at a

@@ -1,12 +1,12 @@
 //! Rows of the 4-bit format with AVX2 and F16C, and the transposition that goes with them.
 //!
-//! Whole blocks of 32 tokens run here, what is left in the portable functions.
+//! Whole blocks of 32 values run here, what is left in the portable functions.
 
 use super::super::kv4::{
     self, KV4_BLOCK, KV4_NIBBLE_BYTES, Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread,
-    Kv4VDecode, Kv4VEncode,
+    Kv4VDecode, Kv4VEncode, kv4_scale_word, kv4_step,
 };
-use super::super::portable::{self, f32_from_f16};
+use super::super::portable::{self, F16_INFINITY, f32_from_f16};
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
 use core::arch::x86_64::*;
@@ -46,13 +46,6 @@ fn load(halves: &[u16; 8]) -> __m128i {
 fn load_wide(halves: &[u16; 16]) -> __m256i {
     // SAFETY: reads the 16 halves that `halves` refers to; no alignment is needed.
     unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn load_floats(floats: &[f32; 8]) -> __m256 {
-    // SAFETY: reads the 8 floats that `floats` refers to; no alignment is needed.
-    unsafe { _mm256_loadu_ps(floats.as_ptr()) }
 }
 
 #[target_feature(enable = "avx2,f16c")]
@@ -204,12 +197,17 @@ fn tables<const PAGES: usize>(row: &Kv4Row) -> [(__m128i, __m128i); PAGES] {
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
-    tables(row).map(|(a, b)| {
-        let mask = _mm_set1_epi16(0xFF);
-        let low = _mm_packus_epi16(_mm_and_si128(a, mask), _mm_and_si128(b, mask));
-        let high = _mm_packus_epi16(_mm_srli_epi16::<8>(a), _mm_srli_epi16::<8>(b));
-        Page { low: _mm256_broadcastsi128_si256(low), high: _mm256_broadcastsi128_si256(high) }
-    })
+    tables(row).map(|(a, b)| page(a, b))
+}
+
+/// 16 entries, split into bytes.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn page(a: __m128i, b: __m128i) -> Page {
+    let mask = _mm_set1_epi16(0xFF);
+    let low = _mm_packus_epi16(_mm_and_si128(a, mask), _mm_and_si128(b, mask));
+    let high = _mm_packus_epi16(_mm_srli_epi16::<8>(a), _mm_srli_epi16::<8>(b));
+    Page { low: _mm256_broadcastsi128_si256(low), high: _mm256_broadcastsi128_si256(high) }
 }
 
 /// The low four bits of 32 tokens in order.
@@ -336,45 +334,76 @@ fn decode_6(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
     }
 }
 
-/// Needs AVX2 and F16C, and matching lengths.
+/// Needs AVX2 and F16C, whole rows and matching lengths.
 #[target_feature(enable = "avx2,f16c")]
-fn v_encode(values: &[u16], steps_per_one: &[f32], codes: &mut [u8]) {
-    let (blocks, rest) = values.as_chunks::<KV4_BLOCK>();
-    let (factors, rest_factors) = steps_per_one.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at_mut(blocks.len() * KV4_NIBBLE_BYTES);
-    let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
-    for ((values, factors), codes) in blocks.iter().zip(factors).zip(codes) {
-        let (values, factors) = (values.as_chunks::<8>().0, factors.as_chunks::<8>().0);
-        let words = [0, 1, 2, 3].map(|at| {
-            let value = _mm256_cvtph_ps(load(&values[at]));
-            _mm256_cvtps_epi32(_mm256_mul_ps(value, load_floats(&factors[at])))
-        });
-        store_bytes(codes, nibbles_of(gather(words)));
+fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [u8]) -> bool {
+    let rows = values.chunks_exact(row_values).zip(codes.chunks_exact_mut(row_values / 2));
+    for ((row, codes), scale) in rows.zip(scales) {
+        let absmax = super::q8_absmax_avx2(row);
+        if absmax >= F16_INFINITY {
+            return false;
+        }
+        *scale = kv4_scale_word(absmax);
+        let steps_per_one = 1.0 / kv4_step(*scale);
+        let factor = _mm256_set1_ps(steps_per_one);
+        let (blocks, rest) = row.as_chunks::<KV4_BLOCK>();
+        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * KV4_NIBBLE_BYTES);
+        let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
+        for (values, codes) in blocks.iter().zip(codes) {
+            let (values, _) = values.as_chunks::<8>();
+            let words = [0, 1, 2, 3].map(|at| {
+                _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(load(&values[at])), factor))
+            });
+            let nibbles = _mm256_and_si256(gather(words), _mm256_set1_epi8(15));
+            // Even ones once and odd ones 16 times make bytes.
+            let pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
+            let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+            store_bytes(codes, _mm_packus_epi16(halves.0, halves.1));
+        }
+        kv4::v_encode_row(rest, steps_per_one, rest_codes);
     }
-    kv4::v_encode(rest, rest_factors, rest_codes);
+    true
 }
 
-/// Needs AVX2 and F16C, and matching lengths.
+/// Needs AVX2 and F16C, whole rows and matching lengths.
 #[target_feature(enable = "avx2,f16c")]
-fn v_decode(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
-    let (blocks, rest) = values.as_chunks_mut::<KV4_BLOCK>();
-    let (steps, rest_steps) = steps.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at(blocks.len() * KV4_NIBBLE_BYTES);
-    let rest_scales = &scales[blocks.len() * KV4_BLOCK..];
-    let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    let sign = _mm256_set1_epi8(8);
-    for ((values, steps), codes) in blocks.iter_mut().zip(steps).zip(codes) {
-        let bytes = _mm256_sub_epi8(_mm256_xor_si256(low_bits(codes), sign), sign);
-        let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
-        let (values, steps) = (values.as_chunks_mut::<8>().0, steps.as_chunks::<8>().0);
-        for (at, bytes) in halves.into_iter().flat_map(|h| [h, _mm_srli_si128::<8>(h)]).enumerate()
-        {
-            let code = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-            let value = _mm256_mul_ps(code, load_floats(&steps[at]));
-            store(&mut values[at], _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value));
+fn v_decode(scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16]) {
+    let positive = _mm256_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0);
+    let negative = _mm256_setr_ps(-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0);
+    let rows = values.chunks_exact_mut(row_values).zip(codes.chunks_exact(row_values / 2));
+    for ((row, codes), &scale) in rows.zip(scales) {
+        let step = _mm256_set1_ps(kv4_step(scale));
+        let [a, b] = [positive, negative].map(|numbers| {
+            _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_mul_ps(numbers, step))
+        });
+        let page = page(a, b);
+        let (blocks, rest) = row.as_chunks_mut::<KV4_BLOCK>();
+        let (bytes, rest_bytes) = codes.as_chunks::<16>();
+        for (values, bytes) in blocks.iter_mut().zip(bytes) {
+            // The order in which joining low and high bytes lane by lane makes rows of 16.
+            let bytes = _mm_shuffle_epi32::<0b11_01_10_00>(load_bytes(bytes));
+            let words = _mm256_cvtepu8_epi16(bytes);
+            let both = _mm256_or_si256(words, _mm256_slli_epi16::<4>(words));
+            let index = _mm256_and_si256(both, _mm256_set1_epi8(15));
+            let low = _mm256_shuffle_epi8(page.low, index);
+            let high = _mm256_shuffle_epi8(page.high, index);
+            let (values, _) = values.as_chunks_mut::<16>();
+            store_wide(&mut values[0], _mm256_unpacklo_epi8(low, high));
+            store_wide(&mut values[1], _mm256_unpackhi_epi8(low, high));
         }
+        v_decode_rest(rest_bytes, _mm256_set_m128i(b, a), rest);
     }
-    kv4::v_decode(rest_codes, rest_scales, rest_steps, rest);
+}
+
+/// The end of a row of V, by its table.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn v_decode_rest(codes: &[u8], table: __m256i, rest: &mut [u16]) {
+    if !rest.is_empty() {
+        let mut entries = [0; 16];
+        store_wide(&mut entries, table);
+        kv4::v_decode_row(codes, |nibble| entries[usize::from(nibble)], rest);
+    }
 }
 
 /// Needs AVX2, and a matrix whose rows all end inside their slices. Takes 16 rows by 8 columns at a

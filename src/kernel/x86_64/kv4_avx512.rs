@@ -1,11 +1,13 @@
 //! Rows of the 4-bit format with AVX-512: a whole table is one register, or two.
 //!
-//! Whole blocks of 32 tokens run here, what is left in the portable functions.
+//! Whole blocks of 32 values run here, what is left in the portable functions.
 
-use super::super::kv4::{self, KV4_BLOCK, KV4_NIBBLE_BYTES, Kv4Decode, Kv4Row, Kv4VDecode};
+use super::super::kv4::{
+    self, KV4_BLOCK, KV4_NIBBLE_BYTES, Kv4Decode, Kv4Row, Kv4VDecode, kv4_step,
+};
 use super::super::portable::f32_from_f16;
 use super::super::{CpuFlags, Kernels};
-use super::kv4::{load_bytes, low_bits};
+use super::kv4::{load_bytes, low_bits, v_decode_rest};
 use core::arch::x86_64::*;
 
 /// Replaces the entries for which the flags allow something faster.
@@ -89,30 +91,24 @@ fn store_whole(values: &mut [u16; KV4_BLOCK], from: __m512i) {
     unsafe { _mm512_storeu_si512(values.as_mut_ptr().cast(), from) };
 }
 
-/// Needs AVX-512 with F16C, and matching lengths.
+/// Needs AVX-512 with F16C, whole rows and matching lengths.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
-fn v_decode(codes: &[u8], scales: &[u16], steps: &[f32], values: &mut [u16]) {
-    let (blocks, rest) = values.as_chunks_mut::<KV4_BLOCK>();
-    let (steps, rest_steps) = steps.as_chunks::<KV4_BLOCK>();
-    let (codes, rest_codes) = codes.split_at(blocks.len() * KV4_NIBBLE_BYTES);
-    let rest_scales = &scales[blocks.len() * KV4_BLOCK..];
-    let (codes, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    for ((values, steps), codes) in blocks.iter_mut().zip(steps).zip(codes) {
-        let bytes = load_bytes(codes);
-        // Shifts in 32-bit words move the sign of either nibble to the top and back.
-        let words = _mm512_cvtepu8_epi32(bytes);
-        let low = _mm512_srai_epi32::<28>(_mm512_slli_epi32::<28>(words));
-        let high = _mm512_srai_epi32::<28>(_mm512_slli_epi32::<24>(words));
-        let (steps, _) = steps.as_chunks::<16>();
-        let half = |code: __m512i, steps: &[f32; 16]| {
-            // SAFETY: reads the 16 floats that `steps` refers to; no alignment is needed.
-            let steps = unsafe { _mm512_loadu_ps(steps.as_ptr()) };
-            let value = _mm512_mul_ps(_mm512_cvtepi32_ps(code), steps);
-            _mm512_castsi256_si512(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value))
-        };
-        let (low, high) = (half(low, &steps[0]), half(high, &steps[1]));
-        let both = _mm512_inserti64x4::<1>(low, _mm512_castsi512_si256(high));
-        store_whole(values, both);
+fn v_decode(scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16]) {
+    let bytes = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    let numbers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    let rows = values.chunks_exact_mut(row_values).zip(codes.chunks_exact(row_values / 2));
+    for ((row, codes), &scale) in rows.zip(scales) {
+        let products = _mm512_mul_ps(numbers, _mm512_set1_ps(kv4_step(scale)));
+        let table = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(products);
+        // Twice the same, so that the fifth bit of an index does not matter.
+        let both = _mm512_broadcast_i64x4(table);
+        let (blocks, rest) = row.as_chunks_mut::<KV4_BLOCK>();
+        let (bytes, rest_bytes) = codes.as_chunks::<16>();
+        for (values, bytes) in blocks.iter_mut().zip(bytes) {
+            let words = _mm512_cvtepu8_epi32(load_bytes(bytes));
+            let index = _mm512_or_si512(words, _mm512_slli_epi32::<12>(words));
+            store_whole(values, _mm512_permutexvar_epi16(index, both));
+        }
+        v_decode_rest(rest_bytes, table, rest);
     }
-    kv4::v_decode(rest_codes, rest_scales, rest_steps, rest);
 }

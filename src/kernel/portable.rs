@@ -58,7 +58,7 @@ pub fn crc32c(state: u32, bytes: &[u8]) -> u32 {
 /// Magnitude bits of F16 infinity; greater ones are NaNs.
 pub const F16_INFINITY: u16 = 0x7C00;
 /// Everything but the sign.
-pub(super) const F16_MAGNITUDE: u16 = 0x7FFF;
+pub const F16_MAGNITUDE: u16 = 0x7FFF;
 
 /// One F16 bit pattern as F32.
 #[inline(always)]

@@ -5,8 +5,8 @@ use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry, HEADER_BYTES};
 use crate::error::{Code, Error, Result};
 use crate::kernel::cachegen::{Cdfs, CodeSteps, LANES, STREAM_BYTES_MAX, SYMBOLS};
-use crate::kernel::portable::{F16_INFINITY, q8_absmax};
-use crate::kernel::{Kernels, Matrix, kv4};
+use crate::kernel::portable::{F16_INFINITY, F16_MAGNITUDE, q8_absmax};
+use crate::kernel::{Kernels, Matrix};
 use crate::limits::CHUNK_TOKENS;
 
 const TOKENS: usize = CHUNK_TOKENS as usize;
@@ -82,7 +82,9 @@ fn greatest(geometry: &Geometry, chunk: &[u16]) -> [[u16; TOKENS]; 2] {
             }
             ChunkLayout::ChannelMajor => {
                 for run in geometry.runs() {
-                    kv4::absmax(&values[run], greatest);
+                    for (greatest, half) in greatest.iter_mut().zip(&values[run]) {
+                        *greatest = (*greatest).max(half & F16_MAGNITUDE);
+                    }
                 }
             }
         }

@@ -130,8 +130,7 @@ impl Codec for Kv4 {
                 }
             }
         }
-        raw::write(geometry, chunk, header::payload_mut(packed, raw_bytes)?);
-        header::seal(kernels, geometry, &format, Payload::Raw(raw_bytes), packed)
+        raw::seal(kernels, geometry, &format, chunk, packed)
     }
 
     fn open<'a>(
@@ -142,12 +141,7 @@ impl Codec for Kv4 {
         packed: &'a [u8],
     ) -> Result<Opened<'a>> {
         geometry.check_numbers()?;
-        let opened = header::open(kernels, geometry, &format(geometry, steps)?, packed)?;
-        match opened.payload {
-            Payload::Own(payload) => check(geometry, payload)?,
-            Payload::Raw(payload) => raw::check(geometry, payload)?,
-        }
-        Ok(opened)
+        header::open(kernels, geometry, &format(geometry, steps)?, packed)?.checked(check)
     }
 
     fn unpack_part(

@@ -51,6 +51,18 @@ impl<'a> Opened<'a> {
         &self.geometry
     }
 
+    /// The same, once `check` found the codec's own payload sound; a raw one is checked here.
+    pub(super) fn checked(
+        self,
+        check: impl FnOnce(&Geometry, &[u8]) -> Result<()>,
+    ) -> Result<Self> {
+        match self.payload {
+            Payload::Own(payload) => check(&self.geometry, payload)?,
+            Payload::Raw(payload) => raw::check(&self.geometry, payload)?,
+        }
+        Ok(self)
+    }
+
     /// Checks the arguments of `unpack_part`. A part of a raw payload is unpacked at once; of the
     /// codec's own format the payload is returned.
     pub(super) fn own_payload(

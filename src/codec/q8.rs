@@ -85,9 +85,7 @@ impl Codec for Q8 {
         if write(kernels, tile, geometry, chunk, payload)? {
             return header::seal(kernels, geometry, &format, Payload::Own(own_bytes), packed);
         }
-        let raw_bytes = geometry.raw_payload_bytes();
-        raw::write(geometry, chunk, header::payload_mut(packed, raw_bytes)?);
-        header::seal(kernels, geometry, &format, Payload::Raw(raw_bytes), packed)
+        raw::seal(kernels, geometry, &format, chunk, packed)
     }
 
     fn open<'a>(
@@ -98,12 +96,7 @@ impl Codec for Q8 {
         packed: &'a [u8],
     ) -> Result<Opened<'a>> {
         geometry.check_numbers()?;
-        let opened = header::open(kernels, geometry, &format(geometry), packed)?;
-        match opened.payload {
-            Payload::Own(payload) => check(geometry, payload)?,
-            Payload::Raw(payload) => raw::check(geometry, payload)?,
-        }
-        Ok(opened)
+        header::open(kernels, geometry, &format(geometry), packed)?.checked(check)
     }
 
     fn unpack_part(

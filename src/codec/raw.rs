@@ -87,8 +87,21 @@ fn format(geometry: &Geometry) -> Format {
     }
 }
 
+/// Packs a chunk raw for a codec whose own format does not fit it.
+pub(super) fn seal(
+    kernels: &Kernels,
+    geometry: &Geometry,
+    format: &Format,
+    chunk: &[u16],
+    packed: &mut [u8],
+) -> Result<usize> {
+    let bytes = geometry.raw_payload_bytes();
+    write(geometry, chunk, header::payload_mut(packed, bytes)?);
+    header::seal(kernels, geometry, format, Payload::Raw(bytes), packed)
+}
+
 /// Fills a payload of [`Geometry::raw_payload_bytes`].
-pub(super) fn write(geometry: &Geometry, chunk: &[u16], payload: &mut [u8]) {
+fn write(geometry: &Geometry, chunk: &[u16], payload: &mut [u8]) {
     let mut rest = payload;
     for part in chunk.chunks_exact(geometry.part_values()).take(geometry.parts()) {
         for run in geometry.runs() {

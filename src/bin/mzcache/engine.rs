@@ -114,7 +114,7 @@ impl Engine {
                 codec
             }
         };
-        let steps = StepsFile::read(cache, model_path, &model, console);
+        let steps = StepsFile::read(cache, model_path, &model, codec, console);
         let config = SessionConfig {
             options: Options {
                 steps: steps.bytes(),

@@ -5,10 +5,10 @@ use crate::commands::Console;
 use crate::failure::Outcome;
 use crate::paths::{self, CacheDir};
 use crate::place;
-use mzcache::codec::Steps;
+use mzcache::codec::{Steps, StepsUse, codec};
 use mzcache::infer::{Model, Session};
 use mzcache::kernel::Kernels;
-use mzcache::units::KvShape;
+use mzcache::units::{CodecId, KvShape};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,10 +20,20 @@ pub struct StepsFile {
 }
 
 impl StepsFile {
-    /// Reads the file if there is one. A damaged one is a note, and made anew.
-    pub fn read(cache: &CacheDir, file: &Path, model: &Model, console: &mut Console<'_>) -> Self {
+    /// Reads the file if there is one and the codec uses it. A damaged one is a note, and made
+    /// anew.
+    pub fn read(
+        cache: &CacheDir,
+        file: &Path,
+        model: &Model,
+        id: CodecId,
+        console: &mut Console<'_>,
+    ) -> Self {
         let shape = model.shape.kv();
         let path = Self::path(cache, file);
+        if codec(id).properties().steps == StepsUse::Ignored {
+            return StepsFile { path, shape, bytes: None };
+        }
         let mut memory = vec![0.0; Steps::values(&shape)];
         let bytes = fs::read(&path).ok().filter(|bytes| {
             let parsed = Steps::parse(&Kernels::portable(), shape, bytes, &mut memory);

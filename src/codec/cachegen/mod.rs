@@ -100,10 +100,7 @@ impl Codec for CacheGen {
                 header::payload_mut(packed, bytes)?;
                 header::seal(kernels, geometry, &format, Payload::Own(bytes), packed)
             }
-            None => {
-                raw::write(geometry, chunk, header::payload_mut(packed, raw_bytes)?);
-                header::seal(kernels, geometry, &format, Payload::Raw(raw_bytes), packed)
-            }
+            None => raw::seal(kernels, geometry, &format, chunk, packed),
         }
     }
 
@@ -115,12 +112,7 @@ impl Codec for CacheGen {
         packed: &'a [u8],
     ) -> Result<Opened<'a>> {
         geometry.check_numbers()?;
-        let opened = header::open(kernels, geometry, &format(geometry), packed)?;
-        match opened.payload {
-            Payload::Own(payload) => check(geometry, payload)?,
-            Payload::Raw(payload) => raw::check(geometry, payload)?,
-        }
-        Ok(opened)
+        header::open(kernels, geometry, &format(geometry), packed)?.checked(check)
     }
 
     fn unpack_part(

@@ -115,10 +115,7 @@ impl Codec for Kvh {
                 header::payload_mut(packed, bytes)?;
                 header::seal(kernels, geometry, &format, Payload::Own(bytes), packed)
             }
-            None => {
-                raw::write(geometry, chunk, header::payload_mut(packed, raw_bytes)?);
-                header::seal(kernels, geometry, &format, Payload::Raw(raw_bytes), packed)
-            }
+            None => raw::seal(kernels, geometry, &format, chunk, packed),
         }
     }
 
@@ -131,12 +128,7 @@ impl Codec for Kvh {
     ) -> Result<Opened<'a>> {
         geometry.check_numbers()?;
         let steps = steps_of(geometry, steps)?;
-        let opened = header::open(kernels, geometry, &format(geometry, steps), packed)?;
-        match opened.payload {
-            Payload::Own(payload) => check(geometry, payload)?,
-            Payload::Raw(payload) => raw::check(geometry, payload)?,
-        }
-        Ok(opened)
+        header::open(kernels, geometry, &format(geometry, steps), packed)?.checked(check)
     }
 
     fn unpack_part(

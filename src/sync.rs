@@ -195,9 +195,11 @@ impl Access {
         self.0.load(Ordering::Relaxed) == Self::ABSENT
     }
 
-    /// Whether it is resident at this moment, leased or not.
-    pub fn is_resident(&self) -> bool {
-        (Self::RESIDENT..=Self::RESIDENT_MAX).contains(&self.0.load(Ordering::Relaxed))
+    /// Whether one who was just refused may try again: it is resident, leased or not, or somebody
+    /// uses it. One that is free by now was in use a moment ago, so this looks at the word once:
+    /// of two looks, the first could find it free and the second taken by somebody else.
+    pub fn may_be_had_later(&self) -> bool {
+        !matches!(self.0.load(Ordering::Relaxed), Self::ABSENT | PREPARED)
     }
 
     /// Leases, or parts being filled, at this moment.

@@ -202,11 +202,9 @@ impl Buffers {
     }
 }
 
-/// Why a resident buffer could not be had. The other side may have let go since, so a buffer that
-/// is free by now was in use a moment ago.
+/// Why a resident buffer could not be had.
 fn refusal(entry: &Slot) -> Error {
-    let in_use = entry.access.users() > 0 || entry.access.is_resident();
-    if in_use { LEASED } else { ABSENT }
+    if entry.access.may_be_had_later() { LEASED } else { ABSENT }
 }
 
 /// One part of a buffer that is being filled.

@@ -11,6 +11,7 @@ use crate::kernel::CpuFlags;
 use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX};
 use crate::policy::{Order, Profile, Scheme};
 use crate::runtime::{Config, Options};
+use crate::state::EvictPolicy;
 use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
 
 const EXTENTS_MAX: usize = LAYERS_MAX as usize * EXTENTS_PER_UNIT_MAX;
@@ -92,8 +93,11 @@ fn meaning<'a>(table: &MzConfig, weights: &'a [WeightUnit<'a>]) -> Result<Config
         context_tokens_max: TokenCount::new(table.context_tokens_max),
         codec,
         profile: profile(table, codec),
-        order: order(table)?,
-        scheme: scheme(table.scheme)?,
+        evict: EvictPolicy {
+            scheme: scheme(table.scheme)?,
+            order: order(table)?,
+            ..defaults.evict
+        },
         swap_file: switch(table.swap_file)?,
         segment_bytes,
         cpu: CpuFlags::detect() | from_hwcap(table.hwcap),

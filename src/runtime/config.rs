@@ -1,6 +1,7 @@
 //! What a runtime is made for, and how much memory that takes.
 
 use super::open::place_sizes;
+use super::trace::Trace;
 use super::weights;
 use crate::arena::Sizer;
 use crate::codec::{self, ChunkLayout, Codec, Geometry};
@@ -10,8 +11,8 @@ use crate::limits::{
     CHUNK_TOKENS, EXTENTS_PER_UNIT_MAX, HEAD_DIM_MAX, HEAD_DIM_MIN, IO_ALIGN, KV_HEADS_MAX,
     LAYERS_MAX, SEGMENTS_MAX, WORKERS_MAX,
 };
-use crate::policy::{self, Order, Plan, Profile, Scheme, Setup, Times};
-use crate::state::Roles;
+use crate::policy::{self, Plan, Profile, Setup, Times};
+use crate::state::{EvictPolicy, Roles};
 use crate::swap::file::Slots;
 use crate::swap::record::Layout;
 use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount, WeightUnit};
@@ -34,10 +35,8 @@ pub struct Options<'a> {
     pub codec: CodecId,
     /// Measured rates of this device.
     pub profile: Profile,
-    /// Which units leave first.
-    pub order: Order,
-    /// Algorithm 1, or the baseline.
-    pub scheme: Scheme,
+    /// How evictions go about it.
+    pub evict: EvictPolicy,
     /// Worker threads; none means inline. Together they must have all roles.
     pub workers: &'a [Worker],
     /// Stack of each worker thread, in bytes.
@@ -52,6 +51,8 @@ pub struct Options<'a> {
     /// was packed with it unpacks only with the same. Without one the first eviction makes a
     /// profile, which [`super::Runtime::steps`] returns.
     pub steps: Option<&'a [u8]>,
+    /// Who hears of what workers do.
+    pub trace: Option<&'static dyn Trace>,
 }
 
 impl Default for Options<'_> {
@@ -61,8 +62,7 @@ impl Default for Options<'_> {
             context_tokens_max: TokenCount::new(8192),
             codec: CodecId::Q8,
             profile: Profile::DEFAULT,
-            order: Order::BackwardOut,
-            scheme: Scheme::Hybrid,
+            evict: EvictPolicy::default(),
             workers: &[],
             // Several times what the deepest codec needs.
             stack_bytes: 256 << 10,
@@ -71,6 +71,7 @@ impl Default for Options<'_> {
             segment_bytes: 4 << 20,
             cpu: CpuFlags::empty(),
             steps: None,
+            trace: None,
         }
     }
 }
@@ -161,7 +162,7 @@ impl Config<'_> {
         )?;
         let sizes = self.weights.iter().map(|unit| ByteCount::new(unit.bytes()));
         let threshold = policy::threshold(&times, sizes);
-        Ok(Plan { scheme: self.options.scheme, threshold, times })
+        Ok(Plan { scheme: self.options.evict.scheme, threshold, times })
     }
 
     /// What a full chunk of ordinary values packs to.

@@ -3,8 +3,7 @@
 use super::Runtime;
 use super::open::Shared;
 use crate::error::{Code, Error, Result};
-use crate::policy::Scheme;
-use crate::state::{Event, EvictReport, Paths, Stop};
+use crate::state::{Event, EvictPolicy, EvictReport, Stop};
 use crate::units::{ByteCount, Nanos};
 
 /// What an eviction did.
@@ -25,18 +24,17 @@ impl Runtime {
     /// that a worker has at that moment is finished, no other is begun. A restore under way is
     /// cancelled; units that compute leases stay.
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
-        self.shared.evict(bytes, deadline, Paths::BOTH, self.shared.scheme)
+        self.shared.evict(bytes, deadline, self.shared.evict_policy)
     }
 
-    /// As [`Runtime::evict`], with ways out of memory closed to chunks, or by another scheme.
+    /// As [`Runtime::evict`], by another policy than the one that was opened with.
     pub fn evict_by(
         &self,
+        policy: EvictPolicy,
         bytes: ByteCount,
         deadline: Option<Nanos>,
-        paths: Paths,
-        scheme: Scheme,
     ) -> Result<Report> {
-        self.shared.evict(bytes, deadline, paths, scheme)
+        self.shared.evict(bytes, deadline, policy)
     }
 
     /// A handle with which another thread frees memory while compute has the runtime.
@@ -57,7 +55,7 @@ impl Evictor {
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
         self.shared.guests.increment();
         let result = match self.shared.closing.load() {
-            0 => self.shared.evict(bytes, deadline, Paths::BOTH, self.shared.scheme),
+            0 => self.shared.evict(bytes, deadline, self.shared.evict_policy),
             _ => Err(Error::new(Code::BadState, "runtime is closed")),
         };
         self.shared.guests.decrement();
@@ -72,13 +70,12 @@ impl Shared {
         &self,
         bytes: ByteCount,
         deadline: Option<Nanos>,
-        paths: Paths,
-        scheme: Scheme,
+        policy: EvictPolicy,
     ) -> Result<Report> {
         if !self.evicting.replace(0, 1) {
             return Err(Error::new(Code::BadState, "evict: another eviction is running"));
         }
-        let result = self.evict_alone(Event::Evict { bytes, paths, scheme }, deadline);
+        let result = self.evict_alone(Event::Evict { bytes, policy }, deadline);
         self.evicting.store(0);
         result
     }

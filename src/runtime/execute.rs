@@ -16,7 +16,7 @@ const NO_SWAP_FILE: Error = Error::new(Code::BadState, "there is no swap file");
 const MISALIGNED: Error = Error::new(Code::BadState, "shared buffer is misaligned");
 
 impl Shared {
-    pub(super) fn perform(&self, worker: usize, action: &Action) -> Outcome {
+    pub(super) fn execute(&self, worker: usize, action: &Action) -> Outcome {
         let result = match *action {
             Action::Pack { id, tokens } => self.pack(worker, id, tokens).map(Outcome::Packed),
             Action::Write { id } => self.write(id).map(Outcome::Written),

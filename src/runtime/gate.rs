@@ -37,7 +37,7 @@ impl Gates {
         })
     }
 
-    /// Sets a gate and wakes those who wait at it.
+    /// Sets a gate and wakes those who wait at it. True when it changed.
     pub(super) fn set(
         &self,
         layer: LayerIndex,
@@ -45,16 +45,18 @@ impl Gates {
         ready: bool,
         restoring: bool,
         park: &dyn Park,
-    ) {
+    ) -> bool {
         let value = match (ready, restoring) {
             (true, _) => OPEN,
             (false, true) => CLOSED,
             (false, false) => OFF,
         };
-        let Some(word) = self.word(layer, kind) else { return };
-        if word.swap(value) != value && value != CLOSED {
+        let Some(word) = self.word(layer, kind) else { return false };
+        let changed = word.swap(value) != value;
+        if changed && value != CLOSED {
             park.wake_all(word);
         }
+        changed
     }
 }
 

@@ -14,8 +14,8 @@
 //!
 //! `config` has the inputs and the size query, `open` placement and threads, `worker` the loop,
 //! `execute` one action at a time, `step` the lock's critical section, `gate` the waiting, `pass`
-//! what compute uses, `evict` eviction with a deadline, `steps` the codec's step profile, `weights`
-//! where weight units lie in the model file.
+//! what compute uses, `evict` eviction with a deadline, `steps` the codec's step profile, `trace`
+//! who hears of all this, `weights` where weight units lie in the model file.
 
 mod config;
 mod evict;
@@ -25,10 +25,12 @@ mod open;
 mod pass;
 mod step;
 mod steps;
+mod trace;
 mod weights;
 mod worker;
 
 pub use config::{Config, Options, Worker, required_bytes, size};
 pub use evict::{Evictor, Report};
 pub use open::Runtime;
-pub use pass::Stats;
+pub use pass::{Overlap, Stats};
+pub use trace::Trace;

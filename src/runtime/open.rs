@@ -2,7 +2,9 @@
 
 use super::config::Config;
 use super::gate::Gates;
+use super::pass::Overlap;
 use super::steps::Profile;
+use super::trace::Trace;
 use super::weights::WeightMap;
 use super::worker::Worker;
 use crate::arena::{Arena, Sizer};
@@ -10,11 +12,10 @@ use crate::codec::{Codec, PLANE_ALIGN};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
 use crate::limits::{IO_ALIGN, WORKERS_MAX};
-use crate::policy::Scheme;
 use crate::port::buffers::Buffers;
 use crate::port::lock::Lock;
 use crate::port::{Ports, ThreadId, ThreadSpec};
-use crate::state::{self, Machine};
+use crate::state::{self, EvictPolicy, Machine};
 use crate::swap::file::SwapFile;
 use crate::swap::record::Layout;
 use crate::swap::stack::Stack;
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) guests: Word,
     /// Not 0 while worker threads work.
     pub(super) threaded: Word,
+    /// Bits of [`super::Overlap`].
+    pub(super) overlap: Word,
     pub(super) gates: Gates,
     pub(super) buffers: Buffers,
     pub(super) ports: Ports,
@@ -50,14 +53,15 @@ pub(super) struct Shared {
     pub(super) swap: Option<SwapFile>,
     pub(super) weights: WeightMap,
     pub(super) shape: KvShape,
-    /// How evictions place units unless they say otherwise.
-    pub(super) scheme: Scheme,
+    /// How evictions go about it unless they say otherwise.
+    pub(super) evict_policy: EvictPolicy,
     pub(super) weight_units: u16,
     /// The RAM swap's segments among the buffers.
     pub(super) segments: Layout,
     /// One a worker, the last one for callers.
     pub(super) scratch: &'static [Lock<Scratch>],
     pub(super) profile: Profile,
+    pub(super) trace: Option<&'static dyn Trace>,
 }
 
 /// A worker's own memory.
@@ -177,7 +181,6 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
             packed_bytes_max: config.packed_bytes_max() as u64,
             lossless: codec.properties().is_lossless,
             plan: config.plan()?,
-            order: config.options.order,
         },
     )?;
     let workers = config.options.workers.len() + 1;
@@ -203,6 +206,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         evicting: Word::new(0),
         guests: Word::new(0),
         threaded: Word::new(0),
+        overlap: Word::new(Overlap::all().bits()),
         gates,
         buffers,
         ports,
@@ -211,12 +215,13 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         swap,
         weights: map,
         shape: config.shape,
-        scheme: config.options.scheme,
+        evict_policy: config.options.evict,
         weight_units: u16::try_from(weights.len())
             .map_err(|_| Error::new(Code::LimitExceeded, "weight units").with(weights.len()))?,
         segments,
         scratch,
         profile,
+        trace: config.options.trace,
     };
     Ok(arena.value(shared)?)
 }

@@ -8,6 +8,7 @@ use crate::state::{Event, Stop, Tally};
 use crate::swap::file::FileStats;
 use crate::swap::stack::StackStats;
 use crate::units::{ChunkId, Kind, LayerIndex, TokenCount, Unit};
+use bitflags::bitflags;
 
 /// Numbers for people and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,34 @@ pub struct Stats {
     pub swap_is_direct: Option<bool>,
 }
 
+bitflags! {
+    /// What may happen at once while a pass restores. All of it, but for measurements.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Overlap: u32 {
+        /// Taking buffers, and filling those that were taken.
+        const ALLOCATE_RELOAD = 1;
+        /// Filling buffers, and computing on the layers that are complete.
+        const RELOAD_PREFILL = 2;
+    }
+}
+
 impl Runtime {
+    /// What may happen at once in restores from now on.
+    pub fn set_overlap(&self, overlap: Overlap) {
+        self.shared.overlap.store(overlap.bits());
+    }
+
     /// Begins a pass after which the context may have up to `tokens`: adds chunks for them and
     /// begins to restore whatever is not in memory. Compute follows through [`Runtime::wait`]. An
     /// eviction that is running is stopped first.
     pub fn begin_pass(&self, tokens: TokenCount) -> Result<()> {
-        self.when_idle(Event::Restore(tokens))
+        let overlap = Overlap::from_bits_truncate(self.shared.overlap.load());
+        let allocate_first = !overlap.contains(Overlap::ALLOCATE_RELOAD);
+        self.when_idle(Event::Restore { tokens, allocate_first })?;
+        match overlap.contains(Overlap::RELOAD_PREFILL) {
+            true => Ok(()),
+            false => self.finish_restore(),
+        }
     }
 
     /// Brings everything back and returns when it is there.

@@ -88,7 +88,10 @@ impl Shared {
     fn set_gate(&self, core: &Core, unit: Unit, kind: Kind) {
         let layer = unit.layer();
         let ready = core.machine.is_ready(layer, kind);
-        self.gates.set(layer, kind, ready, core.machine.is_restoring(), self.ports.park);
+        let restoring = core.machine.is_restoring();
+        if self.gates.set(layer, kind, ready, restoring, self.ports.park) && ready {
+            self.note_open(layer, kind);
+        }
     }
 
     /// Tells everybody who is parked that something changed.

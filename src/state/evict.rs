@@ -1,10 +1,10 @@
 //! Eviction: picks the next victim that policy asks for, books what came of it.
 
-use super::machine::{Action, Goal, Machine, Outcome, Paths, Roles, Step};
+use super::machine::{Action, EvictPolicy, Goal, Machine, Outcome, Paths, Roles, Step};
 use super::table::chunk_id;
 use super::unit::{Copies, Phase};
 use crate::error::{Code, Error, Result};
-use crate::policy::{self, Load, Move, Scheme, Stage};
+use crate::policy::{self, Load, Move, Stage};
 use crate::units::{ByteCount, ChunkId, FlashRecord, LayerIndex, Nanos, RamRecord, Unit};
 
 /// Why an eviction ended.
@@ -54,12 +54,7 @@ pub(super) struct Eviction {
 }
 
 impl Machine {
-    pub(super) fn begin_evict(
-        &mut self,
-        bytes: ByteCount,
-        paths: Paths,
-        scheme: Scheme,
-    ) -> Result<Step> {
+    pub(super) fn begin_evict(&mut self, bytes: ByteCount, policy: EvictPolicy) -> Result<Step> {
         match &mut self.goal {
             Goal::Idle => {}
             Goal::Restore(restoration) => {
@@ -73,11 +68,12 @@ impl Machine {
         self.sort_by_age();
         self.clear_skipped();
         self.evicted = None;
-        self.plan.scheme = scheme;
+        self.plan.scheme = policy.scheme;
+        self.order = policy.order;
         self.goal = Goal::Evict(Eviction {
             asked: bytes.get(),
             start_bytes: self.table.tally.total_bytes(),
-            paths,
+            paths: policy.paths,
             stop: None,
             exhausted: false,
             leased: 0,

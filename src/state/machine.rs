@@ -126,16 +126,18 @@ pub enum Event {
     Evict {
         /// Bytes of shared buffers and RAM swap to free.
         bytes: ByteCount,
-        /// Which ways out of memory are open for chunks.
-        paths: Paths,
-        /// Algorithm 1, or the baseline.
-        scheme: Scheme,
+        /// How to go about it.
+        policy: EvictPolicy,
     },
     /// Take no new step of the running eviction.
     StopEvict(Stop),
-    /// A pass begins that will leave the context at up to `tokens`: add chunks for them, and bring
-    /// everything back.
-    Restore(TokenCount),
+    /// A pass begins: add chunks for its tokens, and bring everything back.
+    Restore {
+        /// At what length the pass may leave the context.
+        tokens: TokenCount,
+        /// Fill nothing before everything has a buffer; for measurements of what overlap gains.
+        allocate_first: bool,
+    },
     /// Take no new step of the running restore.
     Cancel,
     /// A worker with these roles is free.
@@ -156,6 +158,24 @@ pub struct Paths {
 impl Paths {
     /// Both ways.
     pub const BOTH: Paths = Paths { ram: true, flash: true };
+}
+
+/// How an eviction goes about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvictPolicy {
+    /// Algorithm 1, or the baseline.
+    pub scheme: Scheme,
+    /// Which units leave first.
+    pub order: Order,
+    /// Which ways out of memory are open for chunks.
+    pub paths: Paths,
+}
+
+impl Default for EvictPolicy {
+    /// The paper's.
+    fn default() -> Self {
+        EvictPolicy { scheme: Scheme::Hybrid, order: Order::BackwardOut, paths: Paths::BOTH }
+    }
 }
 
 /// Which gates may have changed.
@@ -198,10 +218,8 @@ pub struct Config<'a> {
     pub packed_bytes_max: u64,
     /// Whether unpacking gives back the very bits that were packed.
     pub lossless: bool,
-    /// Per-unit times and scheme.
+    /// Per-unit times and threshold.
     pub plan: Plan,
-    /// Which unit leaves first.
-    pub order: Order,
 }
 
 /// What the machine is doing.
@@ -253,7 +271,7 @@ impl Machine {
         Ok(Machine {
             table,
             plan: config.plan,
-            order: config.order,
+            order: Order::default(),
             lossless: config.lossless,
             goal: Goal::Idle,
             tokens: TokenCount::default(),
@@ -271,9 +289,11 @@ impl Machine {
             Event::Commit(tokens) => self.commit(tokens)?,
             Event::Truncate(tokens) => self.truncate(tokens)?,
             Event::Used(layer) => self.used(layer)?,
-            Event::Evict { bytes, paths, scheme } => self.begin_evict(bytes, paths, scheme)?,
+            Event::Evict { bytes, policy } => self.begin_evict(bytes, policy)?,
             Event::StopEvict(stop) => self.stop_evict(stop)?,
-            Event::Restore(tokens) => self.begin_restore(tokens)?,
+            Event::Restore { tokens, allocate_first } => {
+                self.begin_restore(tokens, allocate_first)?
+            }
             Event::Cancel => self.cancel_restore()?,
             Event::Next(roles) => self.next(roles),
             Event::Done(action, outcome) => self.done(action, outcome)?,

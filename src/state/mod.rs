@@ -29,7 +29,9 @@ mod table;
 mod unit;
 
 pub use evict::{EvictReport, Stop};
-pub use machine::{Action, Config, Event, Machine, Outcome, Paths, Roles, Step, Touched};
+pub use machine::{
+    Action, Config, Event, EvictPolicy, Machine, Outcome, Paths, Roles, Step, Touched,
+};
 pub use table::{Tally, UnitCounts};
 pub use unit::{Chunk, Copies, Phase, Weights, part_bytes};
 

@@ -17,6 +17,8 @@ pub(super) struct Restoration {
     allocate: u32,
     read: u32,
     unpack: u32,
+    /// Nothing is filled while something still wants a buffer.
+    allocate_first: bool,
     stopping: bool,
     error: Option<Error>,
 }
@@ -43,14 +45,18 @@ impl Restoration {
 }
 
 impl Machine {
-    pub(super) fn begin_restore(&mut self, tokens: TokenCount) -> Result<Step> {
+    pub(super) fn begin_restore(
+        &mut self,
+        tokens: TokenCount,
+        allocate_first: bool,
+    ) -> Result<Step> {
         self.require_idle("restore")?;
         if let Some(token) = self.lost() {
             return Err(Error::new(Code::Corrupt, "KV chunk; recompute from token").with(token));
         }
         self.extend(tokens)?;
         self.restored = None;
-        self.goal = Goal::Restore(Restoration::default());
+        self.goal = Goal::Restore(Restoration { allocate_first, ..Restoration::default() });
         Ok(Step::touch_all())
     }
 
@@ -97,6 +103,7 @@ impl Machine {
         if self.restoration().stopping {
             return self.sweep_prepared(roles);
         }
+        let may_fill = !self.waits_for_buffers();
         let mut best: Option<(u32, Action)> = None;
         let mut offer = |candidate: Option<(u32, Action)>| {
             if let Some((position, action)) = candidate
@@ -105,10 +112,10 @@ impl Machine {
                 best = Some((position, action));
             }
         };
-        if roles.contains(Roles::READ) {
+        if may_fill && roles.contains(Roles::READ) {
             offer(self.next_read());
         }
-        if roles.contains(Roles::UNPACK) {
+        if may_fill && roles.contains(Roles::UNPACK) {
             offer(self.next_unpack());
         }
         if roles.contains(Roles::ALLOCATE) {
@@ -117,6 +124,15 @@ impl Machine {
         let Some((_, action)) = best else { return Step::default() };
         self.begin(action);
         Step::act(action)
+    }
+
+    fn waits_for_buffers(&mut self) -> bool {
+        if !self.restoration().allocate_first {
+            return false;
+        }
+        let waits = self.next_allocate().is_some() || self.table.tally.busy > 0;
+        self.restoration().allocate_first = waits;
+        waits
     }
 
     fn begin(&mut self, action: Action) {

@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-fn machine(order: Order, scheme: Scheme, flash: bool, lossless: bool) -> Machine {
+fn machine(scheme: Scheme, flash: bool, lossless: bool) -> Machine {
     let times = Times::new(
         &Profile::DEFAULT,
         &Setup {
@@ -63,7 +63,6 @@ fn machine(order: Order, scheme: Scheme, flash: bool, lossless: bool) -> Machine
         packed_bytes_max: CHUNK_BYTES + 64,
         lossless,
         plan,
-        order,
     };
     let mut sizer = Sizer::new();
     Machine::size(&mut sizer, WEIGHT_BYTES.len(), SHAPE.layers, 8).unwrap();
@@ -90,12 +89,16 @@ fn failure(random: &mut Random, action: &Action) -> Option<Error> {
     })
 }
 
-fn evict(scheme: Scheme, bytes: u64) -> Event {
-    Event::Evict { bytes: ByteCount::new(bytes), paths: Paths::BOTH, scheme }
+fn evict(policy: EvictPolicy, bytes: u64) -> Event {
+    Event::Evict { bytes: ByteCount::new(bytes), policy }
+}
+
+fn restore(tokens: TokenCount) -> Event {
+    Event::Restore { tokens, allocate_first: false }
 }
 
 struct Run {
-    scheme: Scheme,
+    policy: EvictPolicy,
     machine: Machine,
     world: World,
     random: Random,
@@ -150,7 +153,7 @@ impl Run {
     }
 
     fn restore(&mut self) -> Result<(), Error> {
-        self.step(Event::Restore(self.machine.tokens()))?;
+        self.step(restore(self.machine.tokens()))?;
         self.finish_restore()
     }
 
@@ -163,9 +166,7 @@ impl Run {
     fn append(&mut self, tokens: u32) {
         let before = self.machine.tokens().get();
         let after = (before + tokens).min(8 * u32::from(CHUNK_TOKENS));
-        if self.step(Event::Restore(TokenCount::new(after))).is_err()
-            || self.finish_restore().is_err()
-        {
+        if self.step(restore(TokenCount::new(after))).is_err() || self.finish_restore().is_err() {
             return;
         }
         // Compute writes into the tail chunks; what it writes counts once it is committed.
@@ -192,7 +193,7 @@ impl Run {
     }
 
     fn evict(&mut self, bytes: u64) -> EvictReport {
-        self.step(evict(self.scheme, bytes)).unwrap();
+        self.step(evict(self.policy, bytes)).unwrap();
         self.settle();
         self.machine.take_evicted().expect("an eviction ends with a report")
     }
@@ -207,8 +208,9 @@ fn run(seed: u64, failures_percent: u64) -> Run {
         _ => Order::BackwardOut,
     };
     let scheme = if random.chance(20) { Scheme::PartialOffload } else { Scheme::Hybrid };
-    let machine = machine(order, scheme, random.chance(80), random.chance(50));
-    Run { scheme, machine, world: World::default(), random, failures_percent }
+    let machine = machine(scheme, random.chance(80), random.chance(50));
+    let policy = EvictPolicy { scheme, order, paths: Paths::BOTH };
+    Run { policy, machine, world: World::default(), random, failures_percent }
 }
 
 fn random_life(seed: u64, failures_percent: u64) {
@@ -262,7 +264,8 @@ fn random_life(seed: u64, failures_percent: u64) {
 
 /// A restore that is cancelled, or into which an eviction falls.
 fn interrupted_restore(run: &mut Run) {
-    run.step(Event::Restore(run.machine.tokens())).unwrap();
+    let (tokens, allocate_first) = (run.machine.tokens(), run.random.chance(30));
+    run.step(Event::Restore { tokens, allocate_first }).unwrap();
     for _ in 0..run.random.below(30) {
         run.work();
     }
@@ -271,7 +274,7 @@ fn interrupted_restore(run: &mut Run) {
     } else if !run.machine.is_idle() {
         let total = run.machine.tally().total_bytes();
         let bytes = run.random.below(total + 1);
-        run.step(evict(run.scheme, bytes)).unwrap();
+        run.step(evict(run.policy, bytes)).unwrap();
         assert!(run.machine.take_restored().is_some_and(|result| result.is_err()));
         if run.random.chance(30) && run.machine.is_evicting() {
             run.step(Event::StopEvict(Stop::Deadline)).unwrap();
@@ -294,11 +297,34 @@ fn random_lives_with_faults() {
     }
 }
 
+#[test]
+fn when_asked_nothing_is_filled_before_everything_has_a_buffer() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    run.evict(run.machine.tally().total_bytes() * 3 / 4);
+    run.step(Event::Restore { tokens: run.machine.tokens(), allocate_first: true }).unwrap();
+    let mut filled = 0;
+    while !run.machine.is_idle() {
+        run.work();
+        let has_fill =
+            |action: &Action| !matches!(action, Action::Allocate { .. } | Action::Release { .. });
+        let fills = run.world.in_flight.iter().filter(|action| has_fill(action)).count();
+        if fills > 0 {
+            filled += 1;
+            assert!(run.world.in_flight.iter().all(has_fill));
+            let lacks = |layer| !run.machine.weights(LayerIndex::new(layer)).unwrap().has_buffer;
+            assert!(!(0..SHAPE.layers).any(lacks));
+        }
+    }
+    assert!(filled > 0);
+    assert_eq!(run.machine.take_restored(), Some(Ok(())));
+}
+
 /// A machine that holds nothing yet.
 fn idle(order: Order, scheme: Scheme) -> Run {
-    let machine = machine(order, scheme, true, true);
+    let machine = machine(scheme, true, true);
     let world = World::default();
-    Run { scheme, machine, world, random: Random(7), failures_percent: 0 }
+    let policy = EvictPolicy { scheme, order, paths: Paths::BOTH };
+    Run { policy, machine, world, random: Random(7), failures_percent: 0 }
 }
 
 fn full(order: Order, scheme: Scheme) -> Run {
@@ -360,7 +386,7 @@ fn a_clean_chunk_is_dropped_without_a_second_write() {
     let total = run.machine.tally().total_bytes();
     run.evict(total);
     run.restore().unwrap();
-    run.step(evict(run.scheme, total)).unwrap();
+    run.step(evict(run.policy, total)).unwrap();
     while !run.machine.is_idle() {
         run.work();
         assert!(!run.world.in_flight.iter().any(|action| matches!(action, Action::Write { .. })));
@@ -371,7 +397,7 @@ fn a_clean_chunk_is_dropped_without_a_second_write() {
 fn an_eviction_during_a_pass_makes_the_commit_fail_and_loses_nothing() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);
     let tokens = run.machine.tokens();
-    run.step(Event::Restore(TokenCount::new(tokens.get() + 5))).unwrap();
+    run.step(restore(TokenCount::new(tokens.get() + 5))).unwrap();
     run.finish_restore().unwrap();
     run.evict(CHUNK_BYTES);
     // Another thread brings everything back; what compute had written is still gone.
@@ -387,8 +413,8 @@ fn illegal_events_are_errors_and_change_nothing() {
     let before = *run.machine.tally();
     let id = chunk_id(0, 0);
     let illegal = [
-        Event::Restore(TokenCount::new(1)),
-        Event::Restore(TokenCount::new(u32::MAX)),
+        restore(TokenCount::new(1)),
+        restore(TokenCount::new(u32::MAX)),
         Event::Commit(TokenCount::new(u32::MAX)),
         Event::Truncate(TokenCount::new(u32::MAX)),
         Event::Used(LayerIndex::new(99)),
@@ -404,9 +430,8 @@ fn illegal_events_are_errors_and_change_nothing() {
         run.machine.check().unwrap();
     }
     let tokens = run.machine.tokens();
-    run.step(evict(run.scheme, 1 << 20)).unwrap();
-    for event in [Event::Truncate(TokenCount::new(0)), Event::Restore(tokens), evict(run.scheme, 1)]
-    {
+    run.step(evict(run.policy, 1 << 20)).unwrap();
+    for event in [Event::Truncate(TokenCount::new(0)), restore(tokens), evict(run.policy, 1)] {
         assert_eq!(run.machine.step(event).unwrap_err().code, Code::BadState, "{event:?}");
     }
     run.step(Event::Next(Roles::all())).unwrap();
@@ -421,7 +446,7 @@ fn illegal_events_are_errors_and_change_nothing() {
 #[test]
 fn an_action_that_nobody_has_is_refused_and_so_is_one_that_ended() {
     let mut run = idle(Order::BackwardOut, Scheme::Hybrid);
-    run.step(Event::Restore(TokenCount::new(0))).unwrap();
+    run.step(restore(TokenCount::new(0))).unwrap();
     for _ in 0..4 {
         run.step(Event::Next(Roles::ALLOCATE)).unwrap();
     }
@@ -449,7 +474,7 @@ fn an_eviction_takes_what_a_restore_brings_in_meanwhile() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);
     let total = run.machine.tally().total_bytes();
     run.evict(total);
-    run.step(Event::Restore(run.machine.tokens())).unwrap();
+    run.step(restore(run.machine.tokens())).unwrap();
     // Every unit that can be is on its way when the eviction begins and looks for victims.
     for _ in 0..500 {
         match run.machine.step(Event::Next(Roles::all())).unwrap() {
@@ -462,7 +487,7 @@ fn an_eviction_takes_what_a_restore_brings_in_meanwhile() {
             }
         }
     }
-    run.step(evict(run.scheme, u64::MAX)).unwrap();
+    run.step(evict(run.policy, u64::MAX)).unwrap();
     while let Some(action) = run.world.in_flight.pop() {
         run.step(Event::Next(Roles::all())).unwrap();
         let outcome = run.world.perform(action);

@@ -6,8 +6,8 @@ use mzcache::arena::view;
 use mzcache::policy::{Order, Scheme};
 use mzcache::port::SharedMemory;
 use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
-use mzcache::runtime::{Config, Options, Runtime, Worker, required_bytes};
-use mzcache::state::{Roles, Stop};
+use mzcache::runtime::{Config, Options, Runtime, Trace, Worker, required_bytes};
+use mzcache::state::{EvictPolicy, Roles, Stop};
 use mzcache::units::{
     ByteCount, ChunkId, ChunkIndex, CodecId, Extent, Kind, KvShape, LayerIndex, TokenCount,
     WeightUnit,
@@ -53,6 +53,7 @@ pub struct Setup {
     pub steps: Option<Vec<u8>>,
     /// Shared buffers other than the host's.
     pub memory: Option<&'static dyn SharedMemory>,
+    pub trace: Option<&'static dyn Trace>,
 }
 
 impl Default for Setup {
@@ -66,6 +67,7 @@ impl Default for Setup {
             swap_file: true,
             steps: None,
             memory: None,
+            trace: None,
         }
     }
 }
@@ -98,12 +100,16 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
         options: Options {
             context_tokens_max: TokenCount::new(4096),
             codec: setup.codec,
-            order: setup.order,
-            scheme: setup.scheme,
+            evict: EvictPolicy {
+                scheme: setup.scheme,
+                order: setup.order,
+                ..EvictPolicy::default()
+            },
             workers: &setup.workers,
             swap_file: setup.swap_file,
             cpu: host_cpu(),
             steps: setup.steps.as_deref(),
+            trace: setup.trace,
             ..Options::default()
         },
     };

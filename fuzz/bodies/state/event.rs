@@ -7,7 +7,7 @@ use super::world::chunk_id;
 use mzcache::Code;
 use mzcache::limits::CHUNK_TOKENS;
 use mzcache::policy::Scheme;
-use mzcache::state::{Action, Event, Outcome, Paths, Roles, Stop};
+use mzcache::state::{Action, Event, EvictPolicy, Outcome, Paths, Roles, Stop};
 use mzcache::units::{ByteCount, FlashRecord, LayerIndex, RamRecord, TokenCount, Unit};
 
 /// How ports fail; the first two are not the copy's fault.
@@ -34,8 +34,8 @@ pub fn happen(run: &mut Run, byte: u8, reader: &mut Reader<'_>) {
             }
             return;
         }
-        4 => Event::Restore(run.machine.tokens()),
-        5 => Event::Restore(tokens(run, reader)),
+        4 => restore(run.machine.tokens(), byte),
+        5 => restore(tokens(run, reader), byte),
         6 => Event::Commit(tokens(run, reader)),
         7 => Event::Truncate(tokens(run, reader)),
         8 => {
@@ -44,7 +44,8 @@ pub fn happen(run: &mut Run, byte: u8, reader: &mut Reader<'_>) {
             let bytes = ByteCount::new(tally.total_bytes() / 250 * share);
             let paths = Paths { ram: byte & 16 == 0, flash: byte & 32 == 0 };
             let scheme = if byte & 64 == 0 { Scheme::Hybrid } else { Scheme::PartialOffload };
-            Event::Evict { bytes, paths, scheme }
+            let order = run.choices.order;
+            Event::Evict { bytes, policy: EvictPolicy { scheme, order, paths } }
         }
         9 => Event::StopEvict(if byte & 16 == 0 { Stop::Deadline } else { Stop::Cancelled }),
         10 => Event::Cancel,
@@ -58,6 +59,10 @@ pub fn happen(run: &mut Run, byte: u8, reader: &mut Reader<'_>) {
         // Compute is told to do its pass again.
         run.world.forget_drafts();
     }
+}
+
+fn restore(tokens: TokenCount, byte: u8) -> Event {
+    Event::Restore { tokens, allocate_first: byte & 16 != 0 }
 }
 
 /// A length around the context's, or far from it.

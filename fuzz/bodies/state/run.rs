@@ -3,8 +3,8 @@
 use super::setup::{self, CHUNKS, Choices, SHAPE, WEIGHT_BYTES};
 use super::world::{World, chunk_id, place};
 use mzcache::policy::Scheme;
-use mzcache::state::{Action, Chunk, Copies, Event, Machine, Outcome, Paths, Roles, Stop, Tally};
-use mzcache::state::{Step, Weights};
+use mzcache::state::{Action, Chunk, Copies, Event, EvictPolicy, Machine, Outcome, Paths, Roles};
+use mzcache::state::{Step, Stop, Tally, Weights};
 use mzcache::units::{ByteCount, LayerIndex, TokenCount, Unit};
 use mzcache::{Code, Error, Result};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ pub struct Run {
     /// Whether tokens were ever committed.
     pub has_grown: bool,
     pub world: World,
-    choices: Choices,
+    pub choices: Choices,
     /// The last eviction: bytes held when it began, and the ways out that it has for chunks.
     eviction: (u64, Paths),
 }
@@ -70,7 +70,7 @@ impl Run {
                 assert!(before == self.sight(), "{event:?} failed and changed something");
             }
             Ok(step) => {
-                if let Event::Evict { paths, scheme, .. } = event {
+                if let Event::Evict { policy: EvictPolicy { paths, scheme, .. }, .. } = event {
                     let ram = paths.ram && self.choices.ram && scheme == Scheme::Hybrid;
                     let flash = paths.flash && self.choices.flash;
                     self.eviction = (before.tally.total_bytes(), Paths { ram, flash });
@@ -91,7 +91,7 @@ impl Run {
                 self.has_grown = true;
             }
             // A pass begins, or what it was based on is cut.
-            Event::Restore(tokens) if tokens > before.tokens => self.world.forget_drafts(),
+            Event::Restore { tokens, .. } if tokens > before.tokens => self.world.forget_drafts(),
             Event::Truncate(_) => self.world.forget_drafts(),
             _ => {}
         }
@@ -179,7 +179,7 @@ impl Run {
     }
 
     fn restore(&mut self) {
-        self.step(Event::Restore(self.machine.tokens())).unwrap();
+        self.step(Event::Restore { tokens: self.machine.tokens(), allocate_first: false }).unwrap();
         self.settle();
         assert_eq!(self.machine.tally().missing, 0, "not everything came back");
     }
@@ -188,7 +188,8 @@ impl Run {
     pub fn end(&mut self) {
         self.settle();
         if let Some(token) = self.machine.lost() {
-            self.step(Event::Restore(self.machine.tokens())).unwrap_err();
+            self.step(Event::Restore { tokens: self.machine.tokens(), allocate_first: false })
+                .unwrap_err();
             self.step(Event::Truncate(TokenCount::new(token))).unwrap();
             self.settle();
             assert_eq!(self.machine.lost(), None);
@@ -199,8 +200,7 @@ impl Run {
         assert!(bytes >= all);
         let evict = Event::Evict {
             bytes: ByteCount::new(bytes),
-            paths: Paths::BOTH,
-            scheme: Scheme::Hybrid,
+            policy: EvictPolicy { order: self.choices.order, ..EvictPolicy::default() },
         };
         self.step(evict).unwrap();
         self.settle();

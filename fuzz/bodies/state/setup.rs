@@ -74,7 +74,6 @@ pub fn machine(choices: &Choices, memory: &'static mut [MaybeUninit<u8>]) -> Mac
         packed_bytes_max: PACKED_BYTES_MAX.into(),
         lossless: choices.lossless,
         plan,
-        order: choices.order,
     };
     let mut arena = Arena::new(memory).unwrap();
     let machine = Machine::new(&mut arena, &config).unwrap();

@@ -1,16 +1,15 @@
 //! The command line: what may be asked for. Nothing here does anything.
 
 mod bench;
+mod engine;
 
 pub use bench::{Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory};
+pub use engine::{Accelerator, Backend, Codec, Engine, Memory};
 
 use crate::amount::{Amount, Percent, Size};
 use crate::sample::Settings;
 use crate::shape::Shape;
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use mzcache::policy;
-use mzcache::port::opencl::MemoryMode;
-use mzcache::units::CodecId;
+use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Runs language models in the memory that is left: evicts weights and KV cache piece by piece,
@@ -59,45 +58,6 @@ pub enum Command {
         /// What to compile.
         request: PathBuf,
     },
-}
-
-/// Which accelerator.
-#[derive(Args, Clone, Debug)]
-pub struct Accelerator {
-    /// Part of the device's, platform's or vendor's name [default: the best one].
-    #[arg(long, value_name = "NAME")]
-    pub device: Option<String>,
-    /// The OpenCL library [default: looked for where systems keep it].
-    #[arg(long, value_name = "FILE", env = "MZCACHE_OPENCL")]
-    pub library: Option<PathBuf>,
-    /// How memory is shared with the device [default: what suits it best].
-    #[arg(long, value_enum)]
-    pub memory: Option<Memory>,
-    /// Whether its commands know when they ran; for benches.
-    #[arg(skip)]
-    pub is_measured: bool,
-}
-
-/// How host and device share memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Memory {
-    /// Both use it at any time.
-    Fine,
-    /// They take turns.
-    Coarse,
-    /// The device has memory of its own.
-    Buffers,
-}
-
-impl Memory {
-    /// As the library knows it.
-    pub const fn mode(self) -> MemoryMode {
-        match self {
-            Memory::Fine => MemoryMode::Fine,
-            Memory::Coarse => MemoryMode::Coarse,
-            Memory::Buffers => MemoryMode::Buffers,
-        }
-    }
 }
 
 /// Answers one prompt, after an eviction if you ask for one.
@@ -241,54 +201,6 @@ pub struct Eviction {
     pub evict: Option<Amount>,
 }
 
-/// A codec, or the one that suits the eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
-    Auto,
-    One(CodecId),
-}
-
-/// How weights and KV cache are kept, moved and computed.
-#[derive(Args, Clone, Debug)]
-pub struct Engine {
-    /// How KV chunks are packed; `auto` takes the codec that is predicted to restore soonest.
-    #[arg(long, value_name = "CODEC", default_value = "q8", value_parser = codec)]
-    pub codec: Codec,
-    /// What is evicted first.
-    #[arg(long, value_enum, default_value_t = Order::BackwardOut)]
-    pub order: Order,
-    /// What computes.
-    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
-    pub backend: Backend,
-    #[command(flatten)]
-    pub accelerator: Accelerator,
-    /// Compute threads [default: all cores].
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: Option<u16>,
-    /// The profile to plan by [default: profile.txt in the cache directory].
-    #[arg(long, value_name = "FILE")]
-    pub profile: Option<PathBuf>,
-}
-
-impl Engine {
-    /// On the processor, with the cache as it is computed.
-    pub const fn to_measure(threads: Option<u16>) -> Engine {
-        Engine {
-            codec: Codec::One(CodecId::Raw),
-            order: Order::BackwardOut,
-            backend: Backend::Cpu,
-            accelerator: Accelerator {
-                device: None,
-                library: None,
-                memory: None,
-                is_measured: false,
-            },
-            threads,
-            profile: None,
-        }
-    }
-}
-
 /// How tokens are picked.
 #[derive(Args, Clone, Debug)]
 pub struct Sampling {
@@ -320,62 +232,19 @@ impl Sampling {
     }
 }
 
-/// Which units are evicted first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Order {
-    /// Last layers first: what is left is what the next answer needs first.
-    BackwardOut,
-    /// First layers first.
-    ForwardOut,
-    /// By chance.
-    Random,
-    /// The least recently used first.
-    Lru,
-}
-
-impl Order {
-    /// As the library knows it; the order by chance is the same in every run.
-    pub const fn policy(self) -> policy::Order {
-        match self {
-            Order::BackwardOut => policy::Order::BackwardOut,
-            Order::ForwardOut => policy::Order::ForwardOut,
-            Order::Random => policy::Order::Random(0),
-            Order::Lru => policy::Order::Lru,
-        }
-    }
-}
-
-/// What computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// The processor.
-    Cpu,
-    /// An accelerator, through OpenCL.
-    Opencl,
-    /// An accelerator if there is one that can, else the processor.
-    Auto,
-}
-
 fn tokens() -> clap::builder::RangedI64ValueParser<u32> {
     // A context has at most 1024 chunks of 256 tokens.
     clap::value_parser!(u32).range(1..=262_144)
 }
 
-fn codec(name: &str) -> Result<Codec, String> {
-    if name == "auto" {
-        return Ok(Codec::Auto);
-    }
-    CodecId::from_name(name).map(Codec::One).ok_or_else(|| {
-        let known = CodecId::ALL.map(CodecId::name).join(", ");
-        format!("the codecs are {known}; auto chooses one")
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::engine::Order;
     use super::*;
-    use clap::CommandFactory;
     use clap::error::ErrorKind;
+    use clap::{CommandFactory, ValueEnum};
+    use mzcache::policy;
+    use mzcache::units::CodecId;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())

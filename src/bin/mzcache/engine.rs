@@ -17,7 +17,7 @@ use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
 use mzcache::policy::Profile;
 use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
 use mzcache::runtime::{Options, Report, Worker};
-use mzcache::state::Roles;
+use mzcache::state::{EvictPolicy, Roles};
 use mzcache::units::{ByteCount, CodecId, TokenCount};
 use std::cell::RefCell;
 use std::fs;
@@ -33,6 +33,8 @@ pub struct Engine {
     pub tokenizer: Tokenizer,
     pub threads: u16,
     pub codec: CodecId,
+    /// How it evicts.
+    pub evict_policy: EvictPolicy,
     steps: RefCell<StepsFile>,
 }
 
@@ -121,7 +123,7 @@ impl Engine {
                 context_tokens_max: TokenCount::new(model.shape.context_tokens),
                 codec,
                 profile: needs.profile,
-                order: options.order.policy(),
+                evict: options.evict_policy(),
                 workers: &workers,
                 cpu: host_cpu(),
                 ..Options::default()
@@ -141,7 +143,15 @@ impl Engine {
                 "this file system refuses O_DIRECT; the model is read through the page cache",
             );
         }
-        Ok(Engine { session, tokenizer, threads, codec, steps: RefCell::new(steps) })
+        session.runtime().set_overlap(options.overlap.runtime());
+        Ok(Engine {
+            session,
+            tokenizer,
+            threads,
+            codec,
+            evict_policy: options.evict_policy(),
+            steps: RefCell::new(steps),
+        })
     }
 
     /// Appends tokens in batches, with a bar.

@@ -14,7 +14,7 @@ use crate::synthetic;
 use crate::text::Special;
 use indicatif::ProgressBar;
 use mzcache::policy::Scheme;
-use mzcache::state::Paths;
+use mzcache::state::EvictPolicy;
 use mzcache::units::{ByteCount, TokenCount};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -165,7 +165,8 @@ impl Demo {
         let allowed = level.of(self.total);
         let bytes = self.engine.resident_bytes().saturating_sub(allowed);
         let runtime = self.engine.session.runtime();
-        let report = runtime.evict_by(ByteCount::new(bytes), None, Paths::BOTH, scheme)?;
+        let policy = EvictPolicy { scheme, ..self.engine.evict_policy };
+        let report = runtime.evict_by(policy, ByteCount::new(bytes), None)?;
         if let Some(error) = report.booked.error {
             return Err(Failure::from(error).about("while evicting"));
         }

@@ -243,7 +243,6 @@ mod tests {
     use super::*;
     use clap::error::ErrorKind;
     use clap::{CommandFactory, ValueEnum};
-    use mzcache::policy;
     use mzcache::units::CodecId;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {

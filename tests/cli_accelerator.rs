@@ -5,47 +5,21 @@
 
 #[path = "planted/mod.rs"]
 mod planted;
+mod program;
 
 use planted::{FAULTS, Planted, plant};
+use program::{cache, command, model, text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-fn mzcache(cache: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mzcache"));
-    command.args(arguments).env("MZCACHE_DIR", cache).env_remove("RUST_BACKTRACE");
-    command
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
 /// The answer of a tiny model, out of a cache of its own.
 fn run(cache: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let common = ["run", "-m", model().to_str().unwrap(), "-p", "so", "-n", "2", "--json"];
-    let mut command = mzcache(cache, &[&common[..], &["--backend", "opencl"], arguments].concat());
+    let mut command = command(cache, &[&common[..], &["--backend", "opencl"], arguments].concat());
     command.envs(environment.iter().copied()).output().unwrap()
-}
-
-fn cache() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-/// The model file, written once by the program itself.
-fn model() -> &'static Path {
-    static MODEL: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = MODEL.get_or_init(|| {
-        let place = cache();
-        let demo = ["demo", "--shape", "tiny", "--context-tokens", "300", "--levels", "100"];
-        assert!(mzcache(place.path(), &demo).output().unwrap().status.success());
-        let mut models = std::fs::read_dir(place.path().join("models")).unwrap();
-        let path = models.next().unwrap().unwrap().path();
-        (place, path)
-    });
-    path
 }
 
 /// Whether the loader and PoCL are there.
@@ -234,7 +208,7 @@ fn memory_is_measured_in_every_mode() {
     let place = cache();
     let arguments = ["bench", "memory", "--device", "portable computing", "--json"];
     let sizes = ["--sizes", "64KiB,1MiB", "--units", "3"];
-    let output = mzcache(place.path(), &[&arguments[..], &sizes].concat()).output().unwrap();
+    let output = command(place.path(), &[&arguments[..], &sizes].concat()).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["bench"], "memory");
     let rows = report["rows"].as_array().unwrap();

@@ -2,35 +2,16 @@
 
 #![cfg(feature = "cli")]
 
+mod program;
+
 use mzcache::units::CodecId;
+use program::*;
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
-use tempfile::TempDir;
-
-fn command(cache: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mzcache"));
-    command.args(arguments).env("MZCACHE_DIR", cache).env_remove("RUST_BACKTRACE");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn program(cache: &Path, arguments: &[&str]) -> Output {
-    command(cache, arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 /// A failure says what is wrong and what to do, and is no panic.
 fn expect_failure(output: &Output, parts: &[&str]) {
@@ -43,29 +24,7 @@ fn expect_failure(output: &Output, parts: &[&str]) {
     }
 }
 
-/// A cache directory on a real file system.
-fn cache() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
 const DEMO: [&str; 6] = ["demo", "--shape", "tiny", "--context-tokens", "700", "--json"];
-
-/// The model file, written once by the program itself.
-fn model() -> &'static Path {
-    static MODEL: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = MODEL.get_or_init(|| {
-        let place = cache();
-        json(&program(place.path(), &[&DEMO[..], &["--levels", "100"]].concat()));
-        let mut models = fs::read_dir(place.path().join("models")).unwrap();
-        let path = models.next().unwrap().unwrap().path();
-        (place, path)
-    });
-    path
-}
-
-fn model_text() -> &'static str {
-    model().to_str().unwrap()
-}
 
 #[test]
 fn a_demo_with_raw_gives_the_same_tokens_at_every_level() {

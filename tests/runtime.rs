@@ -10,7 +10,7 @@ use mzcache::Code;
 use mzcache::codec::Steps;
 use mzcache::policy::{Order, Scheme};
 use mzcache::runtime::{Config, Options, Overlap, Runtime, Trace, required_bytes};
-use mzcache::state::{Action, EvictPolicy, Outcome, Paths, Stop};
+use mzcache::state::{Action, EvictPolicy, Outcome, Paths, Roles, Stop};
 use mzcache::units::{ByteCount, CodecId, Kind, LayerIndex, Nanos, TokenCount, Unit};
 use std::path::Path;
 use std::sync::Mutex;
@@ -372,6 +372,26 @@ fn an_eviction_can_go_by_another_policy_than_the_runtime_s() {
     runtime.evict_by(policy, ByteCount::new(1), None).unwrap();
     let tally = runtime.stats().tally;
     assert!(tally.on_ram == 0 && tally.on_flash > 0);
+}
+
+#[test]
+fn each_path_restores_its_own_when_only_its_roles_are_allowed() {
+    let fixture = open("roles", &Setup { codec: CodecId::Q8, ..Setup::default() });
+    let runtime = &fixture.runtime;
+    pass(&fixture, CONTEXT).unwrap();
+    evict_to(runtime, 40, total(runtime));
+    let before = runtime.stats().tally;
+    assert!(before.on_ram > 0 && before.weights_out.get() > 0);
+    runtime.allow_roles(Roles::ALLOCATE | Roles::UNPACK);
+    runtime.begin_pass(TokenCount::new(CONTEXT)).unwrap();
+    while runtime.stats().tally.on_ram > 0 {
+        std::thread::yield_now();
+    }
+    let after = runtime.stats().tally;
+    assert_eq!((after.on_flash, after.weights_out), (before.on_flash, before.weights_out));
+    runtime.allow_roles(Roles::all());
+    runtime.finish_restore().unwrap();
+    assert_eq!(runtime.stats().tally.missing, 0);
 }
 
 /// Everything out and back in; the values of K and V after it.

@@ -15,7 +15,7 @@ use crate::limits::{IO_ALIGN, WORKERS_MAX};
 use crate::port::buffers::Buffers;
 use crate::port::lock::Lock;
 use crate::port::{Ports, ThreadId, ThreadSpec};
-use crate::state::{self, EvictPolicy, Machine};
+use crate::state::{self, EvictPolicy, Machine, Roles};
 use crate::swap::file::SwapFile;
 use crate::swap::record::Layout;
 use crate::swap::stack::Stack;
@@ -45,6 +45,8 @@ pub(super) struct Shared {
     pub(super) threaded: Word,
     /// Bits of [`super::Overlap`].
     pub(super) overlap: Word,
+    /// Bits of the [`Roles`] in which work is given out.
+    pub(super) roles: Word,
     pub(super) gates: Gates,
     pub(super) buffers: Buffers,
     pub(super) ports: Ports,
@@ -158,6 +160,13 @@ impl Runtime {
         self.shared.is_inline()
     }
 
+    /// Gives out work in these roles only, for measurements of one path alone; what needs another
+    /// role waits until it is allowed again.
+    pub fn allow_roles(&self, roles: Roles) {
+        self.shared.roles.store(roles.bits().into());
+        self.shared.announce();
+    }
+
     /// Lets the worker threads rest, so that callers execute every action themselves, one after the
     /// other; or wakes them again. The partial-offload baseline restores that way.
     pub fn rest_workers(&self, rest: bool) {
@@ -207,6 +216,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         guests: Word::new(0),
         threaded: Word::new(0),
         overlap: Word::new(Overlap::all().bits()),
+        roles: Word::new(Roles::all().bits().into()),
         gates,
         buffers,
         ports,

@@ -24,6 +24,7 @@ impl Shared {
 
     /// Work for a worker with these roles.
     pub(super) fn next(&self, roles: Roles) -> Option<Action> {
+        let roles = roles & Roles::from_bits_truncate(self.roles.load().to_le_bytes()[0]);
         loop {
             let mut core = self.core.lock();
             let Ok(step) = core.machine.step(Event::Next(roles)) else {

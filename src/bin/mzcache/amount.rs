@@ -76,6 +76,8 @@ pub struct Percent(f64);
 
 impl Percent {
     pub const HALF: Percent = Percent(50.0);
+    /// The levels that the paper measures.
+    pub const LEVELS: [Percent; 4] = [Percent(75.0), Percent(50.0), Percent(25.0), Percent(0.0)];
 
     pub const fn get(self) -> f64 {
         self.0

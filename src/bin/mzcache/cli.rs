@@ -3,8 +3,10 @@
 mod bench;
 mod engine;
 
-pub use bench::{Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory};
-pub use engine::{Accelerator, Backend, Codec, Engine, Memory};
+pub use bench::{
+    Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory, BenchRestore, BenchTtft, System,
+};
+pub use engine::{Accelerator, Backend, Codec, Engine, Memory, Overlap};
 
 use crate::amount::{Amount, Percent, Size};
 use crate::sample::Settings;

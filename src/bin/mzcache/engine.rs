@@ -35,6 +35,8 @@ pub struct Engine {
     pub codec: CodecId,
     /// How it evicts.
     pub evict_policy: EvictPolicy,
+    /// Whether an accelerator computes.
+    pub is_accelerated: bool,
     steps: RefCell<StepsFile>,
 }
 
@@ -124,6 +126,7 @@ impl Engine {
                 codec,
                 profile: needs.profile,
                 evict: options.evict_policy(),
+                trace: options.trace,
                 workers: &workers,
                 cpu: host_cpu(),
                 ..Options::default()
@@ -137,12 +140,13 @@ impl Engine {
         let team: &'static ThreadTeam = leak(ThreadTeam::new(host.threads(), &FutexPark));
         team.open(usize::from(threads), &[])?;
         let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
-        let session = open_session(model, &config, ports, options, cache, console)?;
+        let mut session = open_session(model, &config, ports, options, cache, console)?;
         if !session.runtime().stats().model_is_direct {
             console.note(
                 "this file system refuses O_DIRECT; the model is read through the page cache",
             );
         }
+        let is_accelerated = session.opencl().is_some();
         session.runtime().set_overlap(options.overlap.runtime());
         Ok(Engine {
             session,
@@ -150,6 +154,7 @@ impl Engine {
             threads,
             codec,
             evict_policy: options.evict_policy(),
+            is_accelerated,
             steps: RefCell::new(steps),
         })
     }

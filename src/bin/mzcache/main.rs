@@ -12,6 +12,7 @@
 
 mod accelerator;
 mod amount;
+mod baseline;
 mod choice;
 mod cli;
 mod commands;

@@ -157,21 +157,21 @@ fn median(mut rates: Vec<u64>) -> u64 {
 }
 
 /// A buffer that begins at a multiple of what storage and kernels want.
-struct Aligned<T> {
+pub struct Aligned<T> {
     memory: Vec<T>,
     start: usize,
     length: usize,
 }
 
 impl<T: Copy + Default> Aligned<T> {
-    fn new(length: usize) -> Self {
+    pub fn new(length: usize) -> Self {
         let memory = vec![T::default(); length + IO_ALIGN];
         let start = memory.as_ptr().align_offset(IO_ALIGN);
         assert!(start <= IO_ALIGN);
         Aligned { memory, start, length }
     }
 
-    fn slice(&mut self) -> &mut [T] {
+    pub fn slice(&mut self) -> &mut [T] {
         &mut self.memory[self.start..self.start + self.length]
     }
 }

@@ -1,9 +1,9 @@
 //! What `mzcache bench` can be asked for.
 
-use super::{Accelerator, Backend, tokens};
-use crate::amount::Size;
+use super::{Accelerator, Backend, Engine, tokens};
+use crate::amount::{Percent, Size};
 use crate::shape::Shape;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Measures parts beside their own bounds.
@@ -14,6 +14,17 @@ pub enum Bench {
     Codec(BenchCodec),
     Layer(BenchLayer),
     Memory(BenchMemory),
+    Ttft(BenchTtft),
+    /// Allocation, reload and prefill one after the other (the paper's figure 10).
+    Breakdown(BenchRestore),
+    /// What overlapping them gains (figure 11a).
+    Overlap(BenchRestore),
+    /// What the order of eviction does to the first token (figure 11b).
+    Order(BenchRestore),
+    /// Both ways back at once and one after the other (figure 12).
+    Paths(BenchRestore),
+    /// How fast memory is given back.
+    Evict(BenchRestore),
 }
 
 const BENCH_EXAMPLES: &str = "\
@@ -134,4 +145,106 @@ pub struct BenchMemory {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What benches of restoration share.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = RESTORE_EXAMPLES)]
+pub struct BenchRestore {
+    /// A GGUF model; without one a model with random weights is written once.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "shape")]
+    pub model: Option<PathBuf>,
+    /// The shape of the model with random weights.
+    #[arg(long, value_enum, default_value_t = Shape::Qwen3_0_6b)]
+    pub shape: Shape,
+    /// Tokens of context; their keys and values are drawn by the statistics of real ones.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "16384",
+        value_parser = tokens()
+    )]
+    pub contexts: Vec<u32>,
+    /// Shares that remain in memory [default: those of the paper's figure].
+    #[arg(long, value_name = "PCT,...", value_delimiter = ',')]
+    pub levels: Vec<Percent>,
+    /// New tokens, whose first answer is waited for.
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub queries: u32,
+    /// Repetitions of each measurement; medians are reported, and how far they spread.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    #[command(flatten)]
+    pub engine: Engine,
+    /// Also write the table, JSON and a plot as files into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const RESTORE_EXAMPLES: &str = "\
+Examples:
+  mzcache bench ttft --shape qwen3-0.6b --contexts 16384,32768 --out figures
+  mzcache bench ttft --levels 50,0 --trace restore.json     open it with ui.perfetto.dev
+  mzcache bench overlap --shape smollm2-135m --contexts 8000
+  mzcache bench evict --model model.gguf --contexts 4096 --codec kv4
+
+Beside every time stands its bound: for each resource (storage, cores, compute, memory) the work
+that is asked of it divided by its rate as measured in the same run; the largest of these.";
+
+impl BenchRestore {
+    /// The levels asked for, or else these.
+    pub fn levels_or(&self, default: &[Percent]) -> Vec<Percent> {
+        match self.levels.is_empty() {
+            true => default.to_vec(),
+            false => self.levels.clone(),
+        }
+    }
+}
+
+/// Time to the first token by what remained in memory (the paper's figure 9), ours and baselines.
+#[derive(Args, Debug)]
+pub struct BenchTtft {
+    #[command(flatten)]
+    pub restore: BenchRestore,
+    /// What is compared.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SYSTEM,...",
+        value_delimiter = ',',
+        default_value = "mzcache,partial_offload"
+    )]
+    pub systems: Vec<System>,
+    /// Write the last level's restore as a trace for Perfetto.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+/// Ways of giving memory back and getting it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum System {
+    /// This library.
+    Mzcache,
+    /// Whole layers to storage and back, one step after the other.
+    PartialOffload,
+    /// The system's own paging: mapped weights, a KV cache in zram.
+    OsPaging,
+}
+
+impl System {
+    /// As reports write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            System::Mzcache => "mzcache",
+            System::PartialOffload => "partial_offload",
+            System::OsPaging => "os_paging",
+        }
+    }
 }

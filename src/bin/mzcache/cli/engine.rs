@@ -39,6 +39,9 @@ pub struct Engine {
     /// The profile to plan by [default: profile.txt in the cache directory].
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Who hears of what workers do; for benches.
+    #[arg(skip)]
+    pub trace: Option<&'static dyn runtime::Trace>,
 }
 
 impl Engine {
@@ -67,6 +70,7 @@ impl Engine {
             },
             threads,
             profile: None,
+            trace: None,
         }
     }
 }
@@ -171,6 +175,16 @@ pub enum Overlap {
 }
 
 impl Overlap {
+    /// As reports write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Overlap::None => "none",
+            Overlap::Ar => "ar",
+            Overlap::Rp => "rp",
+            Overlap::Arp => "arp",
+        }
+    }
+
     /// As the library knows it.
     pub const fn runtime(self) -> runtime::Overlap {
         match self {

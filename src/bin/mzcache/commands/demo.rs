@@ -3,6 +3,7 @@
 use super::run::fits;
 use super::{Console, read_text};
 use crate::amount::{Amount, Percent};
+use crate::baseline;
 use crate::choice::Expected;
 use crate::cli::{Common, Demo as Options};
 use crate::engine::{Answer, Engine};
@@ -17,7 +18,7 @@ use mzcache::policy::Scheme;
 use mzcache::state::EvictPolicy;
 use mzcache::units::{ByteCount, TokenCount};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A text that every copy of the program has.
 const TEXT: &str = include_str!("../../../../LICENSE");
@@ -177,16 +178,10 @@ impl Demo {
         })
     }
 
-    /// The baseline of the paper (6.1): whole layers out; back in order, one after the other, and
-    /// then the prefill. The same reads, kernels and buffers, without overlap.
+    /// The baseline: restoration, and then the first token.
     fn partial_offload(&mut self, level: Percent) -> Outcome<Duration> {
         self.evict(level, Scheme::PartialOffload)?;
-        self.engine.session.runtime().rest_workers(true);
-        let start = Instant::now();
-        let restored = self.engine.session.runtime().restore();
-        let restoring = start.elapsed();
-        self.engine.session.runtime().rest_workers(false);
-        restored?;
+        let restoring = baseline::restore_by_layers(&self.engine)?;
         Ok(restoring + self.answer()?.first_token)
     }
 

@@ -4,6 +4,7 @@
 //! It watches real passes: weights were read from the file, chunks hold random keys and values.
 
 use super::device::Device;
+use super::restore::copy_bytes_per_s;
 use super::stopwatch::{Sample, Stopwatch};
 use super::{Report, processor};
 use crate::choice::Expected;
@@ -12,17 +13,16 @@ use crate::commands::{Console, run::fits};
 use crate::engine::Engine;
 use crate::failure::{Failure, Outcome};
 use crate::paths::CacheDir;
-use crate::random::Random;
 use crate::synthetic;
 use mzcache::infer::model::{Model, Role};
 use mzcache::infer::{Part, Session};
-use mzcache::units::{ChunkId, ChunkIndex, LayerIndex, Nanos, TokenCount};
+use mzcache::units::{Nanos, TokenCount};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// More than the caches of any device hold.
 const COLD_BYTES: u64 = 256 << 20;
+/// Of a copy on the device.
 const COPY_BYTES: usize = 256 << 20;
 /// Passes that are measured, after one that warms up.
 const ROUNDS: usize = 7;
@@ -108,7 +108,7 @@ struct Measured {
 }
 
 fn measure(session: &mut Session, context: u32, queries: u32) -> Outcome<Measured> {
-    fill_context(session, context)?;
+    super::context::fill(session, context)?;
     let watch: &'static Stopwatch = Box::leak(Box::new(Stopwatch::new()));
     let vocabulary = u32::try_from(session.model().shape.vocabulary).unwrap_or(u32::MAX);
     let tokens: Vec<u32> = (0..queries).map(|token| token % vocabulary).collect();
@@ -125,30 +125,6 @@ fn measure(session: &mut Session, context: u32, queries: u32) -> Outcome<Measure
     }
     session.watch(None);
     Ok(Measured { samples, clock: watch.clock().name() })
-}
-
-/// A context of that many tokens whose keys and values are random, which takes no prefill.
-fn fill_context(session: &Session, context: u32) -> Outcome<()> {
-    let runtime = session.runtime();
-    runtime.begin_pass(TokenCount::new(context))?;
-    runtime.finish_restore()?;
-    let mut random = Random::new(3);
-    let halves: Vec<u8> = (0..1 << 15).flat_map(|_| small_half(&mut random)).collect();
-    for layer in (0..session.model().shape.layers).map(LayerIndex::new) {
-        for chunk in (0..runtime.chunks()).map(ChunkIndex::new) {
-            let mut bytes = runtime.kv_mut(ChunkId { layer, chunk })?;
-            for part in bytes.chunks_mut(halves.len()) {
-                part.copy_from_slice(halves.get(..part.len()).unwrap_or_default());
-            }
-        }
-    }
-    Ok(runtime.commit(TokenCount::new(context))?)
-}
-
-/// A half of a magnitude from 1/16 to 1.
-fn small_half(random: &mut Random) -> [u8; 2] {
-    let [low, high, ..] = random.next().to_le_bytes();
-    [low, (high & 0x83) | 0x2C | (high & 0x0C)]
 }
 
 /// What was computed each time.
@@ -279,25 +255,4 @@ fn table(machine: &str, rows: &[Row]) -> String {
         ));
     }
     text
-}
-
-/// Bytes a second that so many threads move when each copies its share (read and written bytes
-/// counted), best of a few.
-#[expect(clippy::cast_precision_loss, reason = "a rate for display")]
-fn copy_bytes_per_s(threads: usize) -> f64 {
-    let from = vec![1u8; COPY_BYTES];
-    let mut to = vec![2u8; COPY_BYTES];
-    let share = COPY_BYTES.div_ceil(threads.max(1));
-    let mut best = f64::INFINITY;
-    for _ in 0..5 {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for (to, from) in to.chunks_mut(share).zip(from.chunks(share)) {
-                scope.spawn(|| to.copy_from_slice(from));
-            }
-        });
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    std::hint::black_box(&to);
-    2.0 * COPY_BYTES as f64 / best
 }

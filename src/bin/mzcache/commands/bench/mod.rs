@@ -2,23 +2,26 @@
 
 mod attention;
 mod codec;
+mod context;
 mod device;
 mod layer;
 mod memory;
+mod restore;
 mod stopwatch;
 
 use super::Console;
 use crate::cli::{Bench, Common};
 use crate::failure::Outcome;
 use crate::paths::CacheDir;
+use restore::Kind;
 use serde::Serialize;
 
 /// What every bench prints as JSON.
 #[derive(Serialize)]
-struct Report<Row> {
+struct Report<Rows> {
     bench: &'static str,
     machine: String,
-    rows: Vec<Row>,
+    rows: Rows,
 }
 
 /// Runs one.
@@ -30,6 +33,12 @@ pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outco
         }
         Bench::Memory(options) => memory::run(options, console),
         Bench::Layer(options) => layer::run(common, options, console),
+        Bench::Ttft(options) => restore::ttft(common, options, console),
+        Bench::Breakdown(options) => restore::run(common, Kind::Breakdown, options, console),
+        Bench::Overlap(options) => restore::run(common, Kind::Overlap, options, console),
+        Bench::Order(options) => restore::run(common, Kind::Order, options, console),
+        Bench::Paths(options) => restore::run(common, Kind::Paths, options, console),
+        Bench::Evict(options) => restore::run(common, Kind::Evict, options, console),
     }
 }
 

@@ -1,0 +1,98 @@
+//! The least time that a restore could take: for each resource, the work that is asked of it
+//! divided by its rate, as if nothing ever waited for anything else; the largest of these.
+
+use super::rates::Rates;
+use std::time::Duration;
+
+/// What a restore and the answer behind it ask for, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// From storage.
+    pub read: u64,
+    /// Packed, in the RAM swap.
+    pub packed: u64,
+    /// The same unpacked.
+    pub unpack: u64,
+    /// Of fresh buffers.
+    pub allocate: u64,
+    /// An answer's time with all in memory.
+    pub prefill: Duration,
+    /// Weights and KV that the answer reads.
+    pub touched: u64,
+    /// Whether the answer is computed on the cores that restore.
+    pub on_cores: bool,
+    /// So many of them.
+    pub threads: usize,
+}
+
+/// The bound, and the resource that sets it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    pub ms: f64,
+    pub by: &'static str,
+}
+
+impl Bound {
+    #[expect(clippy::cast_precision_loss, reason = "sizes for a ratio")]
+    pub fn new(rates: &Rates, work: &Work) -> Bound {
+        let prefill = work.prefill.as_secs_f64();
+        let [read, packed, unpack, allocate, touched] =
+            [work.read, work.packed, work.unpack, work.allocate, work.touched]
+                .map(|bytes| bytes as f64);
+        let computing = if work.on_cores { prefill * work.threads as f64 } else { 0.0 };
+        let cpu_seconds = allocate / rates.allocate
+            + unpack / rates.unpack
+            + read * rates.read_cpu_seconds_per_byte
+            + computing;
+        // Fresh pages are zeroed; then they are filled.
+        let touched = if work.on_cores { touched } else { 0.0 };
+        let moved = allocate + read + packed + unpack + touched;
+        let resources = [
+            ("storage", read / rates.read),
+            ("cores", cpu_seconds / rates.cores as f64),
+            ("compute", prefill),
+            ("memory", moved / rates.copy),
+        ];
+        let largest = resources.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let (by, seconds) = largest.unwrap_or(("nothing", 0.0));
+        Bound { ms: seconds * 1e3, by }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: Rates = Rates {
+        read: 1e9,
+        read_cpu_seconds_per_byte: 1e-10,
+        write: 1e9,
+        unpack: 4e9,
+        pack: 2e9,
+        allocate: 5e9,
+        copy: 2e10,
+        cores: 2,
+    };
+
+    fn bound(work: Work) -> Bound {
+        let bound = Bound::new(&RATES, &work);
+        Bound { ms: (bound.ms * 1e6).round() / 1e6, ..bound }
+    }
+
+    #[test]
+    fn the_busiest_resource_sets_the_bound() {
+        let read = Work { read: 1_000_000_000, allocate: 1_000_000_000, ..Work::default() };
+        assert_eq!(bound(read), Bound { ms: 1000.0, by: "storage" });
+        // 2 s of unpacking and 1.6 s of allocation on two cores.
+        let unpack = Work { unpack: 8_000_000_000, allocate: 8_000_000_000, ..Work::default() };
+        assert_eq!(bound(unpack), Bound { ms: 1800.0, by: "cores" });
+        let prefill = Duration::from_millis(1500);
+        let answer = Work { prefill, on_cores: true, threads: 2, ..read };
+        // 0.2 s of allocation, 0.1 s of reading and 3 s of computing.
+        assert_eq!(bound(answer), Bound { ms: 1650.0, by: "cores" });
+        let answer = Work { prefill, threads: 2, ..read };
+        assert_eq!(bound(answer), Bound { ms: 1500.0, by: "compute" });
+        let touched = Work { touched: 40_000_000_000, on_cores: true, ..Work::default() };
+        assert_eq!(bound(touched), Bound { ms: 2000.0, by: "memory" });
+    }
+}

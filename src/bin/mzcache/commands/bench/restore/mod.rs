@@ -1,0 +1,62 @@
+//! `mzcache bench ttft`, `breakdown`, `overlap`, `order`, `paths` and `evict`: the paper's
+//! evaluation (section 6) on this machine.
+//!
+//! `subject` is the model under measurement, `rates` and `bound` say how fast it could be at best,
+//! `recorder` hears what the runtime does when, `table` is how everything is printed, `plot` drawn
+//! and `trace` written for Perfetto. Each bench repeats and reports medians and spreads.
+
+mod bound;
+mod breakdown;
+mod evict;
+mod order;
+mod overlap;
+mod paths;
+mod plot;
+mod rates;
+mod recorder;
+mod subject;
+mod table;
+mod trace;
+mod ttft;
+
+use crate::cli::{BenchRestore, BenchTtft, Common};
+use crate::commands::Console;
+use crate::failure::Outcome;
+use crate::paths::CacheDir;
+use subject::Subject;
+
+pub use rates::copy_bytes_per_s;
+
+/// One of the benches that take the same options.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Breakdown,
+    Overlap,
+    Order,
+    Paths,
+    Evict,
+}
+
+/// Time to first token by level and system.
+pub fn ttft(common: &Common, options: &BenchTtft, console: &mut Console<'_>) -> Outcome<()> {
+    let cache = CacheDir::find(common.cache_dir.clone())?;
+    ttft::run(&cache, options, console)
+}
+
+/// Any of the others.
+pub fn run(
+    common: &Common,
+    kind: Kind,
+    options: &BenchRestore,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    let cache = CacheDir::find(common.cache_dir.clone())?;
+    let mut subject = Subject::open(&cache, options, console)?;
+    match kind {
+        Kind::Breakdown => breakdown::run(&mut subject, options, console),
+        Kind::Overlap => overlap::run(&mut subject, options, console),
+        Kind::Order => order::run(&mut subject, options, console),
+        Kind::Paths => paths::run(&mut subject, options, console),
+        Kind::Evict => evict::run(&mut subject, options, console),
+    }
+}

@@ -1,0 +1,161 @@
+//! What this machine can do, measured in the run that is compared with it.
+
+use super::subject::rate;
+use crate::engine::Engine;
+use crate::failure::{Failure, Outcome};
+use crate::measure::{Aligned, READ_BYTES_MIN, REQUEST_BYTES, codec_rate, write_rate};
+use crate::paths::{self, CacheDir};
+use indicatif::ProgressBar;
+use mzcache::codec::codec;
+use mzcache::kernel::Kernels;
+use mzcache::port::Storage;
+use mzcache::port::linux::{File, host_cpu};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes a second, unless said otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Of storage, with as many requests at once as serve it best.
+    pub read: f64,
+    /// What a read costs the cores.
+    pub read_cpu_seconds_per_byte: f64,
+    /// Of storage, one request at a time, synced.
+    pub write: f64,
+    /// F16 bytes of one core.
+    pub unpack: f64,
+    pub pack: f64,
+    /// Fresh buffers of one worker; set by the first restore.
+    pub allocate: f64,
+    /// Memory, all cores, read and written bytes counted.
+    pub copy: f64,
+    pub cores: usize,
+}
+
+/// More than one layer, less than a long wait.
+const READ_BYTES: u64 = 512 << 20;
+const COPY_BYTES: usize = 256 << 20;
+const ROUNDS: usize = 3;
+
+/// Measures them.
+pub struct MeasureRates<'a> {
+    pub path: &'a Path,
+    pub engine: &'a Engine,
+    pub cache: &'a CacheDir,
+}
+
+impl MeasureRates<'_> {
+    pub fn all(&self) -> Outcome<Rates> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (read, read_cpu_seconds_per_byte) = self.read()?;
+        let shape = self.engine.session.model().shape.kv();
+        let kernels = Kernels::select(host_cpu());
+        let budget = Duration::from_millis(300);
+        let codec = codec_rate(codec(self.engine.codec), &kernels, shape, budget)?;
+        Ok(Rates {
+            read,
+            read_cpu_seconds_per_byte,
+            write: self.write()?,
+            unpack: per_second(codec.unpack_bytes_per_second),
+            pack: per_second(codec.pack_bytes_per_second),
+            allocate: f64::INFINITY,
+            copy: copy_bytes_per_s(cores),
+            cores,
+        })
+    }
+
+    /// The model file from its start, by one, two and four at a time; the best of it.
+    fn read(&self) -> Outcome<(f64, f64)> {
+        let file = File::open_model(&paths::c_path(self.path)?)?;
+        let bytes = file.length()?.min(READ_BYTES);
+        let requests = bytes / REQUEST_BYTES as u64;
+        if requests == 0 {
+            return Err(Failure::new("the model file is too small to measure reads with"));
+        }
+        let mut best = (0.0, 0.0);
+        for threads in [1, 2, 4] {
+            for _ in 0..ROUNDS {
+                let cpu = cpu_time();
+                let start = Instant::now();
+                read_all(&file, requests, threads)?;
+                let found = rate(requests * REQUEST_BYTES as u64, start.elapsed());
+                if found > best.0 {
+                    let cpu = cpu_time().saturating_sub(cpu);
+                    best = (found, 1.0 / rate(requests * REQUEST_BYTES as u64, cpu));
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    fn write(&self) -> Outcome<f64> {
+        let path = self.cache.root().join(format!("rate-{}", std::process::id()));
+        let file = File::create_swap(&paths::c_path(&path)?);
+        let removed = std::fs::remove_file(&path);
+        let file = file.map_err(|error| Failure::from(error).about(path.display()))?;
+        removed.map_err(|error| Failure::file("remove", &path, &error))?;
+        let bytes = READ_BYTES_MIN.max(128 << 20);
+        Ok(per_second(write_rate(&file, bytes, &ProgressBar::hidden())?))
+    }
+}
+
+/// Each thread takes the next request.
+fn read_all(file: &File, requests: u64, threads: usize) -> Outcome<()> {
+    let next = AtomicU64::new(0);
+    let read = || -> mzcache::Result<()> {
+        let mut buffer = Aligned::<u8>::new(REQUEST_BYTES);
+        loop {
+            let request = next.fetch_add(1, Ordering::Relaxed);
+            if request >= requests {
+                return Ok(());
+            }
+            file.read_at(request * REQUEST_BYTES as u64, buffer.slice())?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads).map(|_| scope.spawn(read)).collect();
+        for reader in readers {
+            match reader.join() {
+                Ok(result) => result?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// What this process has had of the cores, in ticks of 10 ms.
+fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in brackets, may hold anything; user and system time are fields 14 and 15.
+    let fields = text.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    Duration::from_millis(10 * ticks.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate for a comparison")]
+const fn per_second(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// Bytes a second that so many threads move when each copies its share (read and written bytes
+/// counted), best of a few.
+#[expect(clippy::cast_precision_loss, reason = "a rate for display")]
+pub fn copy_bytes_per_s(threads: usize) -> f64 {
+    let from = vec![1u8; COPY_BYTES];
+    let mut to = vec![2u8; COPY_BYTES];
+    let share = COPY_BYTES.div_ceil(threads.max(1));
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for (to, from) in to.chunks_mut(share).zip(from.chunks(share)) {
+                scope.spawn(|| to.copy_from_slice(from));
+            }
+        });
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    std::hint::black_box(&to);
+    2.0 * COPY_BYTES as f64 / best
+}

@@ -1,0 +1,255 @@
+//! The model that is measured: a context of any length, evictions to any level, and the time that
+//! an answer's first token takes.
+
+use super::bound::{Bound, Work};
+use super::rates::{MeasureRates, Rates};
+use super::recorder::{Recorder, is_allocation};
+use crate::amount::{Amount, Percent};
+use crate::baseline;
+use crate::choice::Expected;
+use crate::cli::{self, BenchRestore as Options};
+use crate::commands::{Console, run::fits};
+use crate::engine::Engine;
+use crate::failure::{Failure, Outcome};
+use crate::paths::CacheDir;
+use crate::synthetic;
+use mzcache::policy::Scheme;
+use mzcache::port::Clock;
+use mzcache::port::linux::MonotonicClock;
+use mzcache::runtime::{Overlap, Report};
+use mzcache::state::EvictPolicy;
+use mzcache::units::{ByteCount, Nanos, TokenCount, Unit};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// One model in one process.
+pub struct Subject {
+    pub engine: Engine,
+    pub recorder: &'static Recorder,
+    pub rates: Rates,
+    path: PathBuf,
+    question: Vec<u32>,
+    context: TokenCount,
+    /// With everything in memory.
+    total: u64,
+    weights: u64,
+    in_memory: Duration,
+}
+
+/// The model file: the one that is named, or one of that shape, written first if it is not there.
+pub fn model_path(
+    options: &Options,
+    cache: &CacheDir,
+    console: &mut Console<'_>,
+) -> Outcome<PathBuf> {
+    if let Some(path) = &options.model {
+        return Ok(path.clone());
+    }
+    let model = synthetic::Model::new(options.shape);
+    let bars = console.bars();
+    synthetic::ensure(&model, &cache.models(), bars, &mut |text| console.note(text))
+}
+
+impl Subject {
+    /// Opens the model and measures the rates that bound it.
+    pub fn open(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Outcome<Self> {
+        let path = model_path(options, cache, console)?;
+        let recorder: &'static Recorder = Box::leak(Box::new(Recorder::new()));
+        let least = options.levels.iter().copied().min_by(|a, b| a.get().total_cmp(&b.get()));
+        let expected = Expected {
+            tokens: options.contexts.iter().copied().max().unwrap_or(0),
+            evict: least.map(|level| Amount::Share(level.rest())),
+        };
+        let engine_options = cli::Engine { trace: Some(recorder), ..options.engine.clone() };
+        let engine = Engine::open(&path, &engine_options, expected, cache, console)?;
+        let vocabulary = u32::try_from(engine.session.model().shape.vocabulary).unwrap_or(u32::MAX);
+        let question = (0..options.queries).map(|token| token % vocabulary).collect();
+        console.note("measuring rates of this machine");
+        let measure = MeasureRates { path: &path, engine: &engine, cache };
+        let rates = measure.all()?;
+        Ok(Subject {
+            engine,
+            recorder,
+            rates,
+            path,
+            question,
+            context: TokenCount::new(0),
+            total: 0,
+            weights: 0,
+            in_memory: Duration::ZERO,
+        })
+    }
+
+    /// The model's name, for reports.
+    pub fn name(&self) -> String {
+        let name = self.path.file_stem().map(Path::new).unwrap_or(Path::new("model"));
+        name.display().to_string()
+    }
+
+    /// Machine, accelerator, codec: what the numbers depend on.
+    pub fn machine(&self) -> String {
+        let Engine { codec, threads, .. } = &self.engine;
+        format!("{}, codec {}", super::super::processor(usize::from(*threads)), codec.name())
+    }
+
+    /// Makes the context anew with that many tokens, and measures an answer with all in memory.
+    pub fn fill(&mut self, tokens: u32, console: &mut Console<'_>) -> Outcome<()> {
+        self.engine.session.truncate(TokenCount::new(0))?;
+        fits(&self.engine, tokens as usize + self.question.len())?;
+        console.note(&format!("filling a context of {tokens} tokens"));
+        super::super::context::fill(&self.engine.session, tokens)?;
+        self.context = TokenCount::new(tokens);
+        let tally = self.engine.session.runtime().stats().tally;
+        self.total = tally.total_bytes();
+        self.weights = tally.weight_bytes;
+        self.calibrate()?;
+        let mut times = Vec::new();
+        for _ in 0..4 {
+            times.push(self.ask()?);
+        }
+        // The first one warms up.
+        self.in_memory = times.into_iter().skip(1).min().unwrap_or_default();
+        Ok(())
+    }
+
+    /// How fast one worker takes buffers: by a restore that does nothing else meanwhile.
+    fn calibrate(&mut self) -> Outcome<()> {
+        let runtime = self.engine.session.runtime();
+        self.evict_bytes(self.total, EvictPolicy::default())?;
+        self.recorder.clear();
+        runtime.set_overlap(Overlap::empty());
+        runtime.begin_pass(self.context)?;
+        runtime.set_overlap(Overlap::all());
+        let record = self.recorder.read();
+        let shape = self.engine.session.model().shape.kv();
+        let units = &self.engine.session.model().units;
+        let bytes =
+            record.acts.iter().filter(|act| is_allocation(&act.action)).map(|act| {
+                match act.action.unit() {
+                    Unit::Weights(layer) => units.get(layer.index()).map_or(0, |unit| unit.bytes()),
+                    Unit::Kv(_) => shape.chunk_bytes() as u64,
+                }
+            });
+        let bytes: u64 = bytes.sum();
+        let took = record.total(is_allocation);
+        self.rates.allocate = rate(bytes, Duration::from_nanos(took.get()));
+        Ok(())
+    }
+
+    /// How the engine was told to evict.
+    pub const fn policy(&self) -> EvictPolicy {
+        self.engine.evict_policy
+    }
+
+    /// Evicts until that share is left, a little more rather than less.
+    pub fn evict_to(&self, level: Percent, policy: EvictPolicy) -> Outcome<Report> {
+        let bytes = self.engine.resident_bytes().saturating_sub(level.of(self.total));
+        self.evict_bytes(bytes, policy)
+    }
+
+    fn evict_bytes(&self, bytes: u64, policy: EvictPolicy) -> Outcome<Report> {
+        let report = self.engine.session.runtime().evict_by(policy, ByteCount::new(bytes), None)?;
+        if let Some(error) = report.booked.error {
+            return Err(Failure::from(error).about("while evicting"));
+        }
+        self.chill()?;
+        Ok(report)
+    }
+
+    /// Where files are read through the page cache, drops the model's pages.
+    fn chill(&self) -> Outcome<()> {
+        if self.engine.session.runtime().stats().model_is_direct {
+            return Ok(());
+        }
+        let about = |error: std::io::Error| Failure::file("drop the pages of", &self.path, &error);
+        let file = std::fs::File::open(&self.path).map_err(about)?;
+        let advice = rustix::fs::Advice::DontNeed;
+        rustix::fs::fadvise(&file, 0, None, advice).map_err(|error| about(error.into()))
+    }
+
+    /// From a question to its first token; the context is as before it then.
+    pub fn ask(&mut self) -> Outcome<Duration> {
+        let start = Instant::now();
+        let best = self.engine.session.predict(&self.question)?;
+        let took = start.elapsed();
+        best.ok_or_else(crate::sample::unusable)?;
+        self.engine.session.truncate(self.context)?;
+        Ok(took)
+    }
+
+    /// Everything back without a question.
+    pub fn restore(&self) -> Outcome<Duration> {
+        let start = Instant::now();
+        self.engine.session.runtime().restore()?;
+        Ok(start.elapsed())
+    }
+
+    /// The paper's baseline (6.1) from that level: restoration, and then the first token.
+    pub fn partial_offload(&mut self, level: Percent) -> Outcome<(Duration, Duration)> {
+        let policy = EvictPolicy { scheme: Scheme::PartialOffload, ..EvictPolicy::default() };
+        self.evict_to(level, policy)?;
+        self.recorder.clear();
+        let restoring = baseline::restore_by_layers(&self.engine)?;
+        Ok((restoring, self.ask()?))
+    }
+
+    /// The least time in which what is evicted now could be back and answered from.
+    pub fn bound(&self) -> Bound {
+        Bound::new(&self.rates, &self.work(true))
+    }
+
+    /// The same without an answer.
+    pub fn restore_bound(&self) -> Bound {
+        Bound::new(&self.rates, &self.work(false))
+    }
+
+    /// The least time in which what was just evicted could go.
+    #[expect(clippy::cast_precision_loss, reason = "sizes for a ratio")]
+    pub fn evict_bound_ms(&self) -> f64 {
+        let tally = self.engine.session.runtime().stats().tally;
+        let chunk = self.engine.session.model().shape.kv().chunk_bytes() as u64;
+        let packed = (u64::from(tally.on_ram) * chunk) as f64;
+        let written = (u64::from(tally.on_flash) * chunk) as f64;
+        let cores = packed / self.rates.pack / self.rates.cores as f64;
+        1e3 * cores.max(written / self.rates.write)
+    }
+
+    /// Draws the context anew, so that nothing of it is on flash.
+    pub fn renew(&self) -> Outcome<()> {
+        let runtime = self.engine.session.runtime();
+        runtime.truncate(TokenCount::new(0))?;
+        super::super::context::fill(&self.engine.session, self.context.get())
+    }
+
+    /// On the clock of the runtime's trace.
+    pub fn now(&self) -> Nanos {
+        MonotonicClock.now()
+    }
+
+    fn work(&self, with_answer: bool) -> Work {
+        let tally = self.engine.session.runtime().stats().tally;
+        let chunk = self.engine.session.model().shape.kv().chunk_bytes() as u64;
+        let raw = |chunks: u32| u64::from(chunks) * chunk;
+        let weights_out = self.weights - tally.weight_bytes;
+        let (prefill, touched) = match with_answer {
+            true => (self.in_memory, self.total),
+            false => (Duration::ZERO, 0),
+        };
+        Work {
+            read: weights_out + raw(tally.on_flash),
+            packed: tally.ram_bytes,
+            unpack: raw(tally.on_ram),
+            allocate: weights_out + raw(tally.on_flash) + raw(tally.on_ram),
+            prefill,
+            touched,
+            on_cores: !self.engine.is_accelerated,
+            threads: self.engine.threads.into(),
+        }
+    }
+}
+
+/// Bytes a second.
+#[expect(clippy::cast_precision_loss, reason = "a rate for a comparison")]
+pub fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / time.as_secs_f64().max(1e-9)
+}

@@ -1,0 +1,112 @@
+//! How these benches report: a table or JSON on the output, both and a plot as files with `--out`.
+
+use super::super::Report;
+use super::plot::Plot;
+use crate::cli::BenchRestore as Options;
+use crate::commands::Console;
+use crate::failure::{Failure, Outcome};
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// A finished bench.
+pub struct Findings<'a, Row> {
+    pub bench: &'static str,
+    /// The model, its context, the machine.
+    pub about: String,
+    pub machine: String,
+    pub rows: &'a [Row],
+    pub columns: &'a [&'static str],
+    pub plot: Plot,
+}
+
+/// A row of the table.
+pub trait Cells {
+    fn cells(&self) -> Vec<String>;
+}
+
+impl<Row: Cells + Serialize> Findings<'_, Row> {
+    /// Prints it, and writes the files that were asked for.
+    pub fn report(self, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
+        let text = format!("{}; {}\n{}\n", self.about, self.machine, self.table());
+        let json = Report { bench: self.bench, machine: self.machine, rows: self.rows };
+        if let Some(folder) = &options.out {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Failure::file("create", folder, &error))?;
+            let written = serde_json::to_string_pretty(&json)
+                .map_err(|error| crate::failure::output(error.into()))?;
+            write(&folder.join(format!("{}.json", self.bench)), &(written + "\n"))?;
+            write(&folder.join(format!("{}.txt", self.bench)), &text)?;
+            self.plot.write(&folder.join(format!("{}.svg", self.bench)))?;
+        }
+        match options.json {
+            true => console.print_json(&json),
+            false => console.print(&text),
+        }
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header(self.columns);
+        for row in self.rows {
+            let cells = row.cells().into_iter();
+            table.add_row(cells.map(|text| Cell::new(text).set_alignment(CellAlignment::Right)));
+        }
+        table
+    }
+}
+
+pub fn write(path: &Path, text: &str) -> Outcome<()> {
+    std::fs::write(path, text).map_err(|error| Failure::file("write", path, &error))
+}
+
+/// The median of some times, and how far the longest is from the shortest, in ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    pub median_ms: f64,
+    pub spread_ms: f64,
+}
+
+impl Times {
+    pub fn of(mut times: Vec<Duration>) -> Times {
+        times.sort_unstable();
+        let (first, last) = (times.first().copied(), times.last().copied());
+        let spread = last.unwrap_or_default() - first.unwrap_or_default();
+        let median = times.get(times.len() / 2).copied().unwrap_or_default();
+        Times { median_ms: millis(median), spread_ms: millis(spread) }
+    }
+}
+
+pub fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// A time as the tables show it.
+pub fn ms(ms: f64) -> String {
+    format!("{ms:.1} ms")
+}
+
+/// How many times its bound something took.
+pub fn times(ms: f64, bound_ms: f64) -> String {
+    match bound_ms > 0.0 {
+        true => format!("{:.2}x", ms / bound_ms),
+        false => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_spreads() {
+        let of =
+            |times: &[u64]| Times::of(times.iter().map(|t| Duration::from_millis(*t)).collect());
+        assert_eq!(of(&[5, 1, 9]), Times { median_ms: 5.0, spread_ms: 8.0 });
+        assert_eq!(of(&[4]), Times { median_ms: 4.0, spread_ms: 0.0 });
+        assert_eq!(of(&[]), Times::default());
+        assert_eq!((times(3.0, 2.0), times(3.0, 0.0)), ("1.50x".to_owned(), "-".to_owned()));
+    }
+}

@@ -6,13 +6,17 @@
 mod manager;
 
 use manager::*;
-use mzcache::Code;
-use mzcache::codec::Steps;
+use mzcache::codec::{STEPS_HEADER_BYTES, Steps};
+use mzcache::kernel::Kernels;
 use mzcache::policy::{Order, Scheme};
+use mzcache::port::linux::{HostPorts, map_arena};
+use mzcache::port::{Body, Ports, Region, SharedMemory, ThreadId, ThreadSpec, Threads, Use};
 use mzcache::runtime::{Config, Options, required_bytes};
 use mzcache::state::Stop;
-use mzcache::units::{ByteCount, CodecId, LayerIndex, TokenCount};
+use mzcache::units::{ByteCount, CodecId, KvShape, LayerIndex, TokenCount};
+use mzcache::{Code, Error};
 use std::path::Path;
+use std::ptr::NonNull;
 
 #[test]
 fn raw_comes_back_byte_for_byte_from_every_level() {
@@ -296,7 +300,6 @@ fn every_order_and_scheme_restores() {
     }
 }
 
-/// Flips one bit of a file.
 /// Everything out and back in; the values of K and V after it.
 fn cycle(fixture: &Fixture) -> Vec<Vec<u8>> {
     let runtime = &fixture.runtime;
@@ -337,6 +340,116 @@ fn kv4_freezes_its_steps_at_the_first_eviction_and_changes_nothing_after_it() {
     }
 }
 
+/// Ports of which a refused open must take nothing.
+struct Forbidden;
+
+// SAFETY: there is no region that it ever returned.
+unsafe impl SharedMemory for Forbidden {
+    fn allocate(&self, _: Use, _: usize) -> Result<Region, Error> {
+        panic!("memory was allocated");
+    }
+
+    unsafe fn release(&self, _: Use, _: Region) {
+        panic!("memory was released");
+    }
+}
+
+impl Threads for Forbidden {
+    fn spawn(&self, _: ThreadSpec<'_>, _: &'static dyn Body) -> Result<ThreadId, Error> {
+        panic!("a thread was started");
+    }
+
+    fn join(&self, _: ThreadId) {
+        panic!("a thread was awaited");
+    }
+}
+
+/// A saved profile for that shape.
+fn profile(shape: KvShape) -> Vec<u8> {
+    let mut memory = vec![0.0; Steps::values(&shape)];
+    let squares = vec![1.0; usize::from(shape.layers)];
+    let steps = Steps::uniform(&Kernels::portable(), shape, &squares, &mut memory).unwrap();
+    let mut bytes = vec![0; Steps::serialised_bytes(&shape)];
+    steps.write(&mut bytes).unwrap();
+    bytes
+}
+
+/// Step profiles that a runtime must refuse: a name, the profile, the error.
+fn refused_profiles() -> Vec<(&'static str, Vec<u8>, Code, &'static str)> {
+    let good = profile(SHAPE);
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut profile = good.clone();
+        profile[at..at + bytes.len()].copy_from_slice(bytes);
+        profile
+    };
+    // Under a checksum that is right.
+    let sealed = |at: usize, step: f32| {
+        let mut profile = changed(at, &step.to_le_bytes());
+        let crc32c = Kernels::portable().crc32c;
+        let crc = crc32c.call(crc32c.call(0, &profile[STEPS_HEADER_BYTES..]), &profile[..28]);
+        profile[28..32].copy_from_slice(&crc.to_le_bytes());
+        profile
+    };
+    let last = good.len() - 4;
+    let layers = profile(KvShape { layers: SHAPE.layers + 1, ..SHAPE });
+    let heads = profile(KvShape { kv_heads: 1, ..SHAPE });
+    let dim = profile(KvShape { head_dim: 128, ..SHAPE });
+    let header = STEPS_HEADER_BYTES;
+    vec![
+        ("nothing", vec![], Code::Truncated, "steps header"),
+        ("half a header", good[..header - 1].to_vec(), Code::Truncated, "steps header"),
+        ("a header", good[..header].to_vec(), Code::Truncated, "steps"),
+        ("a byte less", good[..good.len() - 1].to_vec(), Code::Truncated, "steps"),
+        ("another file", changed(0, b"GGUF"), Code::BadMagic, "steps"),
+        ("a later version", changed(4, &[2]), Code::Unsupported, "steps version"),
+        ("reserved bytes", changed(20, &[1]), Code::Corrupt, "steps reserved bytes"),
+        ("a bit of a step", changed(last, &[good[last] ^ 1]), Code::Corrupt, "steps checksum"),
+        ("a bit of the id", changed(28, &[good[28] ^ 1]), Code::Corrupt, "steps checksum"),
+        ("no number", sealed(last, f32::NAN), Code::Corrupt, "step"),
+        ("infinity", sealed(header, f32::INFINITY), Code::Corrupt, "step"),
+        ("no step", sealed(header, 0.0), Code::Corrupt, "step"),
+        ("a negative step", sealed(header, -1.0), Code::Corrupt, "step"),
+        ("more layers", layers, Code::Mismatch, "steps layers"),
+        ("fewer heads", heads, Code::Mismatch, "steps kv_heads"),
+        ("greater heads", dim, Code::Mismatch, "steps head_dim"),
+    ]
+}
+
+#[test]
+fn a_damaged_or_foreign_step_profile_is_refused_at_open_and_the_memory_serves_the_next() {
+    let folder = manager::folder("profiles");
+    let model = std::fs::File::create(folder.join("model")).unwrap();
+    model.set_len(u64::from(SHAPE.layers + 1) * UNIT_BYTES).unwrap();
+    let paths = ["model", "swap"].map(|name| c_path(&folder.join(name)));
+    let ports = leak(HostPorts::open(&paths[0], Some(&paths[1])).unwrap()).ports();
+    let bytes = 64 << 20;
+    let memory = NonNull::from(map_arena(bytes).unwrap());
+    let arena = |needed| {
+        assert!(needed <= bytes);
+        // SAFETY: the mapping stays, and what was placed in it before is gone: either the open was
+        // refused or the runtime was dropped.
+        unsafe { &mut *memory.as_ptr() }
+    };
+    let refusing = Ports { memory: &Forbidden, threads: Some(&Forbidden), ..ports };
+    for codec in [CodecId::Kv4, CodecId::Kvh] {
+        let setup = |steps| Setup { codec, steps: Some(steps), ..Setup::default() };
+        for (name, steps, code, what) in refused_profiles() {
+            let error = open_in(&setup(steps), refusing, arena).err().expect(name);
+            assert_eq!((error.code, error.what), (code, what), "{name}");
+        }
+        let good = profile(SHAPE);
+        let runtime = open_in(&setup(good.clone()), ports, arena).unwrap();
+        let mut bytes = vec![0; good.len()];
+        runtime.steps().unwrap().write(&mut bytes).unwrap();
+        assert!(bytes == good);
+        runtime.check().unwrap();
+    }
+    // A codec that uses no steps does not look at them.
+    let setup = Setup { steps: Some(vec![1, 2, 3]), ..Setup::default() };
+    assert_eq!(open_in(&setup, ports, arena).unwrap().steps(), None);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn a_codec_without_rates_is_refused_with_the_key_that_lacks() {
     for (codec, key) in
@@ -351,6 +464,7 @@ fn a_codec_without_rates_is_refused_with_the_key_that_lacks() {
     }
 }
 
+/// Flips one bit of a file.
 fn flip_bit(path: &Path, offset: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();

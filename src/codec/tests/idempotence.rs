@@ -136,10 +136,10 @@ fn adversarial_chunk(random: &mut Random, is_wild: bool) -> (Geometry, Vec<f32>,
     (geometry, steps, chunk, dim + tokens)
 }
 
-/// Cycles a hundred thousand adversarial groups, or ten million when `MZ_LONG_TESTS` is set, not
+/// Cycles fifty thousand adversarial groups, or ten million when `MZ_LONG_TESTS` is set, not
 /// counting those in chunks that were stored raw.
 fn adversarial_groups_cycle(id: CodecId, seed: u64) {
-    let groups_min = if is_long() { 10_000_000 } else { 100_000 };
+    let groups_min = if is_long() { 10_000_000 } else { 50_000 };
     let kernels = Kernels::select(available());
     let mut random = Random::new(seed);
     let [mut coded, mut raw] = [0; 2];
@@ -153,7 +153,7 @@ fn adversarial_groups_cycle(id: CodecId, seed: u64) {
             true => panic!("{geometry:?}: stored raw"),
             false => coded += groups,
         }
-        assert!(raw <= groups_min / 10, "{coded} groups coded, {raw} raw");
+        assert!(raw <= groups_min / 5, "{coded} groups coded, {raw} raw");
     }
     std::println!("{}: {coded} groups coded, {raw} stored raw", id.name());
 }

@@ -166,9 +166,9 @@ fn bytes_are_accepted_only_as_encoding_writes_them() {
 #[test]
 fn numbers_behind_all_shares_are_refused() {
     let mut random = Random::new(84);
-    for round in 0..200 {
+    for round in 0..60 {
         let bound = if round % 2 == 0 { 31 } else { 15 };
-        let case = Case::new(&mut random, bound, 1 + round, LANES);
+        let case = Case::new(&mut random, bound, 1 + 4 * round, LANES);
         let mut streams = case.plain();
         // Frequency 2^16 - 1, which is in no symbol's share, sooner or later.
         for stream in &mut streams {

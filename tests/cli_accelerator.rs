@@ -8,16 +8,13 @@ mod planted;
 mod program;
 
 use planted::{FAULTS, Planted, plant};
-use program::{cache, command, model, text};
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
-use tempfile::TempDir;
+use program::{cache, command, json, model_text, text};
+use std::path::Path;
+use std::process::Output;
 
 /// The answer of a tiny model, out of a cache of its own.
 fn run(cache: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    let common = ["run", "-m", model().to_str().unwrap(), "-p", "so", "-n", "2", "--json"];
+    let common = ["run", "-m", model_text(), "-p", "so", "-n", "2", "--json"];
     let mut command = command(cache, &[&common[..], &["--backend", "opencl"], arguments].concat());
     command.envs(environment.iter().copied()).output().unwrap()
 }
@@ -209,7 +206,7 @@ fn memory_is_measured_in_every_mode() {
     let arguments = ["bench", "memory", "--device", "portable computing", "--json"];
     let sizes = ["--sizes", "64KiB,1MiB", "--units", "3"];
     let output = command(place.path(), &[&arguments[..], &sizes].concat()).output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = json(&output);
     assert_eq!(report["bench"], "memory");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);

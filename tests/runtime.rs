@@ -6,14 +6,17 @@
 mod manager;
 
 use manager::*;
-use mzcache::Code;
-use mzcache::codec::Steps;
+use mzcache::codec::{STEPS_HEADER_BYTES, Steps};
+use mzcache::kernel::Kernels;
 use mzcache::policy::{Order, Scheme};
-use mzcache::runtime::{Config, Options, Overlap, Runtime, Trace, required_bytes};
-use mzcache::state::{Action, EvictPolicy, Outcome, Paths, Roles, Stop};
-use mzcache::units::{ByteCount, CodecId, Kind, LayerIndex, Nanos, TokenCount, Unit};
+use mzcache::port::linux::{HostPorts, map_arena};
+use mzcache::port::{Body, Ports, Region, SharedMemory, ThreadId, ThreadSpec, Threads, Use};
+use mzcache::runtime::{Config, Options, required_bytes};
+use mzcache::state::Stop;
+use mzcache::units::{ByteCount, CodecId, KvShape, LayerIndex, TokenCount};
+use mzcache::{Code, Error};
 use std::path::Path;
-use std::sync::Mutex;
+use std::ptr::NonNull;
 
 #[test]
 fn raw_comes_back_byte_for_byte_from_every_level() {
@@ -297,103 +300,6 @@ fn every_order_and_scheme_restores() {
     }
 }
 
-/// Notes what was done when.
-#[derive(Debug, Default)]
-struct Log(Mutex<Vec<(Action, Nanos, Nanos)>>, Mutex<Vec<(LayerIndex, Kind, Nanos)>>);
-
-impl Trace for Log {
-    fn acted(&self, _worker: usize, action: &Action, outcome: &Outcome, start: Nanos, end: Nanos) {
-        assert!(end >= start && !matches!(outcome, Outcome::Failed(_)));
-        self.0.lock().unwrap().push((*action, start, end));
-    }
-
-    fn opened(&self, layer: LayerIndex, kind: Kind, now: Nanos) {
-        self.1.lock().unwrap().push((layer, kind, now));
-    }
-}
-
-#[test]
-fn what_may_not_overlap_does_not() {
-    let log: &'static Log = Box::leak(Box::default());
-    let fixture = open("overlap", &Setup { trace: Some(log), ..Setup::default() });
-    let runtime = &fixture.runtime;
-    pass(&fixture, CONTEXT).unwrap();
-    let total = total(runtime);
-    for overlap in [Overlap::empty(), Overlap::ALLOCATE_RELOAD, Overlap::RELOAD_PREFILL] {
-        runtime.set_overlap(overlap);
-        evict_to(runtime, 25, total);
-        log.0.lock().unwrap().clear();
-        log.1.lock().unwrap().clear();
-        runtime.begin_pass(TokenCount::new(CONTEXT)).unwrap();
-        if !overlap.contains(Overlap::RELOAD_PREFILL) {
-            assert_eq!(runtime.stats().tally.missing, 0, "{overlap:?}");
-        }
-        runtime.finish_restore().unwrap();
-        let actions = log.0.lock().unwrap();
-        let is_allocation = |action: &Action| matches!(action, Action::Allocate { .. });
-        let allocated = actions.iter().filter(|(action, ..)| is_allocation(action));
-        let allocated = allocated.map(|(.., end)| *end).max().unwrap();
-        let filled = actions.iter().filter(|(action, ..)| !is_allocation(action));
-        let filled = filled.map(|(_, start, _)| *start).min().unwrap();
-        if !overlap.contains(Overlap::ALLOCATE_RELOAD) {
-            assert!(allocated <= filled, "{overlap:?}");
-        }
-        // Every gate that was closed opened after the last thing that it waits for.
-        let opened = log.1.lock().unwrap();
-        assert!(!opened.is_empty());
-        for (layer, kind, now) in opened.iter() {
-            let unit = |action: &Action| match action.unit() {
-                Unit::Weights(of) => (of, Kind::Weights),
-                Unit::Kv(id) => (id.layer, Kind::Kv),
-            };
-            let ends = actions.iter().filter(|(action, ..)| unit(action) == (*layer, *kind));
-            assert!(ends.map(|(.., end)| *end).max().is_some_and(|end| end <= *now));
-        }
-        drop((actions, opened));
-        assert!(kv_values(runtime) == expected_values());
-    }
-}
-
-#[test]
-fn an_eviction_can_go_by_another_policy_than_the_runtime_s() {
-    let fixture = open("policy", &Setup { codec: CodecId::Q8, ..Setup::default() });
-    let runtime = &fixture.runtime;
-    pass(&fixture, CONTEXT).unwrap();
-    let front = |runtime: &Runtime| runtime.is_open(LayerIndex::new(0), Kind::Kv);
-    for (order, keeps_the_front) in [(Order::ForwardOut, false), (Order::BackwardOut, true)] {
-        let policy = EvictPolicy { order, ..EvictPolicy::default() };
-        let report = runtime.evict_by(policy, ByteCount::new(1), None).unwrap();
-        assert_eq!(report.booked.stop, Stop::Reached);
-        assert_eq!(front(runtime), keeps_the_front, "{order:?}");
-        runtime.restore().unwrap();
-    }
-    let paths = Paths { ram: false, flash: true };
-    let policy = EvictPolicy { paths, ..EvictPolicy::default() };
-    runtime.evict_by(policy, ByteCount::new(1), None).unwrap();
-    let tally = runtime.stats().tally;
-    assert!(tally.on_ram == 0 && tally.on_flash > 0);
-}
-
-#[test]
-fn each_path_restores_its_own_when_only_its_roles_are_allowed() {
-    let fixture = open("roles", &Setup { codec: CodecId::Q8, ..Setup::default() });
-    let runtime = &fixture.runtime;
-    pass(&fixture, CONTEXT).unwrap();
-    evict_to(runtime, 40, total(runtime));
-    let before = runtime.stats().tally;
-    assert!(before.on_ram > 0 && before.weights_out.get() > 0);
-    runtime.allow_roles(Roles::ALLOCATE | Roles::UNPACK);
-    runtime.begin_pass(TokenCount::new(CONTEXT)).unwrap();
-    while runtime.stats().tally.on_ram > 0 {
-        std::thread::yield_now();
-    }
-    let after = runtime.stats().tally;
-    assert_eq!((after.on_flash, after.weights_out), (before.on_flash, before.weights_out));
-    runtime.allow_roles(Roles::all());
-    runtime.finish_restore().unwrap();
-    assert_eq!(runtime.stats().tally.missing, 0);
-}
-
 /// Everything out and back in; the values of K and V after it.
 fn cycle(fixture: &Fixture) -> Vec<Vec<u8>> {
     let runtime = &fixture.runtime;
@@ -432,6 +338,116 @@ fn kv4_freezes_its_steps_at_the_first_eviction_and_changes_nothing_after_it() {
         cycle(&other);
         assert_eq!(other.runtime.steps(), Some(steps));
     }
+}
+
+/// Ports of which a refused open must take nothing.
+struct Forbidden;
+
+// SAFETY: there is no region that it ever returned.
+unsafe impl SharedMemory for Forbidden {
+    fn allocate(&self, _: Use, _: usize) -> Result<Region, Error> {
+        panic!("memory was allocated");
+    }
+
+    unsafe fn release(&self, _: Use, _: Region) {
+        panic!("memory was released");
+    }
+}
+
+impl Threads for Forbidden {
+    fn spawn(&self, _: ThreadSpec<'_>, _: &'static dyn Body) -> Result<ThreadId, Error> {
+        panic!("a thread was started");
+    }
+
+    fn join(&self, _: ThreadId) {
+        panic!("a thread was awaited");
+    }
+}
+
+/// A saved profile for that shape.
+fn profile(shape: KvShape) -> Vec<u8> {
+    let mut memory = vec![0.0; Steps::values(&shape)];
+    let squares = vec![1.0; usize::from(shape.layers)];
+    let steps = Steps::uniform(&Kernels::portable(), shape, &squares, &mut memory).unwrap();
+    let mut bytes = vec![0; Steps::serialised_bytes(&shape)];
+    steps.write(&mut bytes).unwrap();
+    bytes
+}
+
+/// Step profiles that a runtime must refuse: a name, the profile, the error.
+fn refused_profiles() -> Vec<(&'static str, Vec<u8>, Code, &'static str)> {
+    let good = profile(SHAPE);
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut profile = good.clone();
+        profile[at..at + bytes.len()].copy_from_slice(bytes);
+        profile
+    };
+    // Under a checksum that is right.
+    let sealed = |at: usize, step: f32| {
+        let mut profile = changed(at, &step.to_le_bytes());
+        let crc32c = Kernels::portable().crc32c;
+        let crc = crc32c.call(crc32c.call(0, &profile[STEPS_HEADER_BYTES..]), &profile[..28]);
+        profile[28..32].copy_from_slice(&crc.to_le_bytes());
+        profile
+    };
+    let last = good.len() - 4;
+    let layers = profile(KvShape { layers: SHAPE.layers + 1, ..SHAPE });
+    let heads = profile(KvShape { kv_heads: 1, ..SHAPE });
+    let dim = profile(KvShape { head_dim: 128, ..SHAPE });
+    let header = STEPS_HEADER_BYTES;
+    vec![
+        ("nothing", vec![], Code::Truncated, "steps header"),
+        ("half a header", good[..header - 1].to_vec(), Code::Truncated, "steps header"),
+        ("a header", good[..header].to_vec(), Code::Truncated, "steps"),
+        ("a byte less", good[..good.len() - 1].to_vec(), Code::Truncated, "steps"),
+        ("another file", changed(0, b"GGUF"), Code::BadMagic, "steps"),
+        ("a later version", changed(4, &[2]), Code::Unsupported, "steps version"),
+        ("reserved bytes", changed(20, &[1]), Code::Corrupt, "steps reserved bytes"),
+        ("a bit of a step", changed(last, &[good[last] ^ 1]), Code::Corrupt, "steps checksum"),
+        ("a bit of the id", changed(28, &[good[28] ^ 1]), Code::Corrupt, "steps checksum"),
+        ("no number", sealed(last, f32::NAN), Code::Corrupt, "step"),
+        ("infinity", sealed(header, f32::INFINITY), Code::Corrupt, "step"),
+        ("no step", sealed(header, 0.0), Code::Corrupt, "step"),
+        ("a negative step", sealed(header, -1.0), Code::Corrupt, "step"),
+        ("more layers", layers, Code::Mismatch, "steps layers"),
+        ("fewer heads", heads, Code::Mismatch, "steps kv_heads"),
+        ("greater heads", dim, Code::Mismatch, "steps head_dim"),
+    ]
+}
+
+#[test]
+fn a_damaged_or_foreign_step_profile_is_refused_at_open_and_the_memory_serves_the_next() {
+    let folder = manager::folder("profiles");
+    let model = std::fs::File::create(folder.join("model")).unwrap();
+    model.set_len(u64::from(SHAPE.layers + 1) * UNIT_BYTES).unwrap();
+    let paths = ["model", "swap"].map(|name| c_path(&folder.join(name)));
+    let ports = leak(HostPorts::open(&paths[0], Some(&paths[1])).unwrap()).ports();
+    let bytes = 64 << 20;
+    let memory = NonNull::from(map_arena(bytes).unwrap());
+    let arena = |needed| {
+        assert!(needed <= bytes);
+        // SAFETY: the mapping stays, and what was placed in it before is gone: either the open was
+        // refused or the runtime was dropped.
+        unsafe { &mut *memory.as_ptr() }
+    };
+    let refusing = Ports { memory: &Forbidden, threads: Some(&Forbidden), ..ports };
+    for codec in [CodecId::Kv4, CodecId::Kvh] {
+        let setup = |steps| Setup { codec, steps: Some(steps), ..Setup::default() };
+        for (name, steps, code, what) in refused_profiles() {
+            let error = open_in(&setup(steps), refusing, arena).err().expect(name);
+            assert_eq!((error.code, error.what), (code, what), "{name}");
+        }
+        let good = profile(SHAPE);
+        let runtime = open_in(&setup(good.clone()), ports, arena).unwrap();
+        let mut bytes = vec![0; good.len()];
+        runtime.steps().unwrap().write(&mut bytes).unwrap();
+        assert!(bytes == good);
+        runtime.check().unwrap();
+    }
+    // A codec that uses no steps does not look at them.
+    let setup = Setup { steps: Some(vec![1, 2, 3]), ..Setup::default() };
+    assert_eq!(open_in(&setup, ports, arena).unwrap().steps(), None);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -23,3 +23,21 @@ pub use packed::packed;
 pub use profile::profile;
 pub use state::state;
 pub use steps::steps;
+
+use mzcache::units::CodecId;
+
+/// Packed chunks of every codec as inputs: target, name, bytes. They are made anew each time, so
+/// that they are accepted whatever becomes of a format.
+pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut seeds = vec![];
+    for id in CodecId::ALL {
+        match packed::seeds(id) {
+            Some([whole, sealed]) => {
+                seeds.push(("packed", format!("{}_whole", id.name()), whole));
+                seeds.push(("packed", format!("{}_sealed", id.name()), sealed));
+            }
+            None => seeds.push(("kvh", format!("{}_payload", id.name()), kvh::seed())),
+        }
+    }
+    seeds
+}

@@ -18,6 +18,8 @@ use mzcache::units::{ChunkId, ChunkIndex, CodecId, KvShape, LayerIndex};
 const HEAD_DIMS: [u16; 12] = [32, 40, 64, 72, 80, 96, 128, 56, 0, 33, 264, 28];
 /// Stands in the chunk before it is unpacked into.
 const UNTOUCHED: u16 = 0xDEAD;
+/// Bit 0 is set when the payload is that of the raw codec.
+const FLAGS_AT: usize = 7;
 const PAYLOAD_CRC_AT: usize = 24;
 const HEADER_CRC_AT: usize = 60;
 
@@ -25,12 +27,7 @@ const HEADER_CRC_AT: usize = 60;
 pub fn packed(data: &[u8]) -> bool {
     let mut reader = Reader(data);
     let mode = reader.byte();
-    let codec = codec(match (mode & 1, mode >> 5 & 3) {
-        (0, _) => CodecId::Raw,
-        (_, 0) => CodecId::Q8,
-        (_, 1) => CodecId::Kv4,
-        _ => CodecId::CacheGen,
-    });
+    let codec = codec(codec_of(mode));
     let geometry = geometry(&mut reader, mode >> 4 & 1 != 0);
     let kernels = [Kernels::portable(), Kernels::select(CpuFlags::detect())];
     if !is_legal(&geometry) {
@@ -61,6 +58,35 @@ pub fn packed(data: &[u8]) -> bool {
     assert!(!codec.properties().is_lossless || first == second);
     assert_eq!(pack(&kernels, codec, &geometry, &second), settled);
     true
+}
+
+/// Inputs that hold a chunk as that codec packs it now, in its own form: behind the checksums it
+/// has, and behind checksums that are made anew. Both are accepted. `None` for codecs that other
+/// targets are for.
+pub(super) fn seeds(id: CodecId) -> Option<[Vec<u8>; 2]> {
+    // Bits 1 and 2 say how the chunk is made.
+    let mode = (0..=u8::MAX).find(|mode| mode & 6 == 0 && codec_of(*mode) == id)?;
+    let kernels = [Kernels::portable(), Kernels::select(CpuFlags::detect())];
+    // As few tokens as the codec's own form takes.
+    [6, 9, 255].into_iter().find_map(|tokens| {
+        let head = [1, 0, tokens, 5, 9];
+        let geometry = geometry(&mut Reader(&head), false);
+        let values: Vec<u8> = (0..999u16)
+            .flat_map(|n| (n.wrapping_mul(40_503) & 0x87FF | 0x3800).to_le_bytes())
+            .collect();
+        let packed = pack(&kernels, codec(id), &geometry, &chunk_of(&geometry, &values));
+        let input = |mode| [&[mode][..], &head, &packed].concat();
+        (packed[FLAGS_AT] & 1 == 0).then(|| [input(mode), input(mode | 2)])
+    })
+}
+
+fn codec_of(mode: u8) -> CodecId {
+    match (mode & 1, mode >> 5 & 3) {
+        (0, _) => CodecId::Raw,
+        (_, 0) => CodecId::Q8,
+        (_, 1) => CodecId::Kv4,
+        _ => CodecId::CacheGen,
+    }
 }
 
 fn geometry(reader: &mut Reader<'_>, by_channels: bool) -> Geometry {

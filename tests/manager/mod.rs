@@ -4,14 +4,15 @@
 use mzcache::Error;
 use mzcache::arena::view;
 use mzcache::policy::{Order, Scheme};
-use mzcache::port::SharedMemory;
 use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
+use mzcache::port::{Ports, SharedMemory};
 use mzcache::runtime::{Config, Options, Runtime, Trace, Worker, required_bytes};
 use mzcache::state::{EvictPolicy, Roles, Stop};
 use mzcache::units::{
     ByteCount, ChunkId, ChunkIndex, CodecId, Extent, Kind, KvShape, LayerIndex, TokenCount,
     WeightUnit,
 };
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
 pub const SHAPE: KvShape = KvShape { layers: 6, kv_heads: 2, head_dim: 64 };
@@ -75,14 +76,28 @@ impl Default for Setup {
 pub fn open(name: &str, setup: &Setup) -> Fixture {
     let folder = folder(name);
     let model = folder.join("model");
-    let units = usize::from(SHAPE.layers) + 1;
+    let units = u64::from(SHAPE.layers) + 1;
     // The last window passes the file's end.
-    let weights: Vec<u8> = (0..units as u64 * UNIT_BYTES - 1000)
+    let weights: Vec<u8> = (0..units * UNIT_BYTES - 1000)
         .map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
         .collect();
     std::fs::write(&model, &weights).unwrap();
+    let swap = c_path(&folder.join("swap"));
+    let mut ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
+    ports.memory = setup.memory.unwrap_or(ports.memory);
+    let runtime = open_in(setup, ports, |bytes| map_arena(bytes).unwrap()).unwrap();
+    Fixture { runtime, weights, folder }
+}
+
+/// Opens a runtime over a model file like [`open`]'s, in the memory that `arena` gives.
+pub fn open_in(
+    setup: &Setup,
+    ports: Ports,
+    arena: impl FnOnce(usize) -> &'static mut [MaybeUninit<u8>],
+) -> Result<Runtime, Error> {
+    let units = u64::from(SHAPE.layers) + 1;
     let half = UNIT_BYTES / 2 / 4096 * 4096;
-    let extents: Vec<[Extent; 2]> = (0..units as u64)
+    let extents: Vec<[Extent; 2]> = (0..units)
         .map(|unit| {
             // Two windows each, the second one first in the file.
             let start = unit * UNIT_BYTES;
@@ -113,12 +128,7 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
             ..Options::default()
         },
     };
-    let swap = c_path(&folder.join("swap"));
-    let mut ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
-    ports.memory = setup.memory.unwrap_or(ports.memory);
-    let memory = map_arena(required_bytes(&config).unwrap()).unwrap();
-    let runtime = Runtime::open(&config, memory, ports).unwrap();
-    Fixture { runtime, weights, folder }
+    Runtime::open(&config, arena(required_bytes(&config)?), ports)
 }
 
 pub fn id(layer: u16, chunk: u32) -> ChunkId {

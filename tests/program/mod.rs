@@ -1,7 +1,5 @@
 //! The program as a child process, a cache directory for it, and a tiny model.
 
-#![allow(dead_code, reason = "shared by tests that each use a part")]
-
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

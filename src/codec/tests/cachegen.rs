@@ -42,17 +42,12 @@ fn bells(random: &mut Random, geometry: &Geometry) -> Vec<u16> {
 }
 
 #[test]
-fn real_chunks_do_not_change_in_50_cycles_and_save_71_percent() {
+fn real_chunks_save_71_percent() {
     let mut savings = Vec::new();
-    for (geometry, mut values) in real() {
-        let (packed, first) = cycle(&geometry, &values);
+    for (geometry, values) in real() {
+        let (packed, _) = cycle(&geometry, &values);
         assert!(packed.len() <= CacheGen.packed_bytes_usual(&geometry));
         savings.push(1.0 - packed.len() as f64 / (2 * values.len()) as f64);
-        for _ in 0..50 {
-            let (again, unpacked) = cycle(&geometry, &values);
-            assert!(again == packed && unpacked == first);
-            values = unpacked;
-        }
     }
     // The release saves 70.9 % on average over the model's 30 layers, the first of which have more
     // bins.
@@ -134,53 +129,6 @@ fn every_token_count_head_size_and_layout_cycles() {
         }
     }
     assert!(kinds.iter().all(|&count| count > 100), "{kinds:?}");
-}
-
-/// Tokens whose values follow one of several patterns, chosen anew for each.
-fn odd_tokens(random: &mut Random, geometry: &Geometry) -> Vec<u16> {
-    let dim = usize::from(geometry.shape.head_dim);
-    let mut chunk = chunk(geometry, || 0);
-    for row in chunk.chunks_exact_mut(dim) {
-        let greatest = 1 + random.below(0x7BFF) as u16;
-        let pattern = random.below(7);
-        let alone = random.below(dim as u64) as usize;
-        for (channel, half) in row.iter_mut().enumerate() {
-            let sign = random.u16() & 0x8000;
-            let magnitude = match pattern {
-                0 => random.u16() % (greatest + 1),
-                1 => u16::from(channel == alone) * greatest,
-                2 => greatest,
-                3 => random.u16() % 20,
-                4 => 0,
-                // Between codes, where a rounding decides.
-                5 => {
-                    let steps = random.below(15) as f32 + 0.5;
-                    f16_from_f32(steps * f32_from_f16(greatest) / 15.0)
-                }
-                _ => greatest - (random.u16() % 3).min(greatest),
-            };
-            *half = magnitude | sign;
-        }
-        row[alone] = greatest;
-    }
-    chunk
-}
-
-#[test]
-fn odd_tokens_do_not_change_in_50_cycles() {
-    let mut random = Random::new(92);
-    for (layer, head_dim) in [0, 5, 20].into_iter().flat_map(|l| [32, 64, 256].map(|d| (l, d))) {
-        let mut geometry = geometry(1, head_dim, 256);
-        geometry.id.layer = LayerIndex::new(layer);
-        let (packed, first) = cycle(&geometry, &odd_tokens(&mut random, &geometry));
-        assert!(!is_raw(&packed));
-        let mut unpacked = first.clone();
-        for _ in 0..50 {
-            let (again, next) = cycle(&geometry, &unpacked);
-            assert!(again == packed && next == first);
-            unpacked = next;
-        }
-    }
 }
 
 #[test]

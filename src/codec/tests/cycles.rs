@@ -35,9 +35,9 @@ fn the_registry_knows_every_codec_by_its_number() {
 }
 
 #[test]
-fn real_chunks_do_not_change_in_50_cycles_and_save_46_9_percent() {
+fn real_chunks_save_46_9_percent() {
     let geometry = geometry(3, 64, 256);
-    for mut values in real_chunks() {
+    for values in real_chunks() {
         let q8 = codec(CodecId::Q8);
         let packed = pack(q8, &geometry, &values);
         let saving = 1.0 - packed.len() as f64 / (2 * values.len()) as f64;
@@ -48,11 +48,6 @@ fn real_chunks_do_not_change_in_50_cycles_and_save_46_9_percent() {
         let power: f64 = values.iter().map(|&a| distance(a, 0)).sum();
         let relative = (error / power).sqrt();
         assert!((0.001..0.012).contains(&relative), "relative error {relative}");
-        for _ in 0..50 {
-            values = cycle_twice(q8, &geometry, &values);
-            assert_eq!(values, first);
-            assert_eq!(pack(q8, &geometry, &values), packed);
-        }
     }
 }
 

@@ -61,11 +61,11 @@ fn model_chunk(random: &mut Random, geometry: &Geometry, deviation: f32) -> Vec<
 }
 
 #[test]
-fn real_chunks_do_not_change_in_50_cycles_and_save_82_percent() {
+fn real_chunks_save_82_percent() {
     let geometry = geometry(3, 64, 256);
     let mut memory = Vec::new();
     let all_steps = real_steps(&mut memory);
-    for (mut values, layer) in real_chunks().into_iter().zip([0, 19]) {
+    for (values, layer) in real_chunks().into_iter().zip([0, 19]) {
         let steps = all_steps.layer(LayerIndex::new(layer)).unwrap().k;
         let (packed, first) = cycle(steps, &geometry, &values);
         let saving = 1.0 - packed.len() as f64 / (2 * values.len()) as f64;
@@ -80,12 +80,6 @@ fn real_chunks_do_not_change_in_50_cycles_and_save_82_percent() {
             let power: f64 = pairs().map(|(&a, _)| number(a).powi(2)).sum();
             let relative = (error / power).sqrt();
             assert!(range.contains(&relative), "relative error of {block}: {relative}");
-        }
-        for _ in 0..50 {
-            let (again, unpacked) = cycle(steps, &geometry, &values);
-            assert_eq!(unpacked, first);
-            assert_eq!(again, packed);
-            values = unpacked;
         }
     }
 }
@@ -166,24 +160,6 @@ fn odd_tokens(random: &mut Random, geometry: &Geometry) -> Vec<u16> {
         }
     }
     chunk
-}
-
-#[test]
-fn odd_tokens_of_v_do_not_change_in_50_cycles() {
-    let mut random = Random::new(63);
-    for head_dim in [32, 64, 128, 256] {
-        for _ in 0..12 {
-            let geometry = geometry(1, head_dim, 256);
-            let steps = even_steps(&geometry, 1.0);
-            let (packed, first) = cycle(&steps, &geometry, &odd_tokens(&mut random, &geometry));
-            let mut unpacked = first.clone();
-            for _ in 0..50 {
-                let (again, next) = cycle(&steps, &geometry, &unpacked);
-                assert!(again == packed && next == first);
-                unpacked = next;
-            }
-        }
-    }
 }
 
 /// The words before the rows of a part.

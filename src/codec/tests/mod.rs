@@ -3,6 +3,7 @@
 mod cachegen;
 mod cycles;
 mod hostile;
+mod idempotence;
 mod kv4;
 mod kvh;
 mod layouts;
@@ -161,33 +162,42 @@ fn real_steps(memory: &mut Vec<f32>) -> Steps<'_> {
     let shape = geometry(3, 64, 256).shape;
     let (energies, _) = include_bytes!("../../../tests/fixtures/kv/qstat.f32").as_chunks::<4>();
     *memory = energies.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-    let [layer0, layer19] =
-        real_chunks().map(|chunk| mean_square(std::iter::once(&chunk[..shape.block_values()])));
     let mut squares = [1.0; 30];
-    (squares[0], squares[19]) = (layer0, layer19);
+    for (layer, chunk) in [(0, real(0)), (9, real(2)), (19, real(5)), (29, real(6))] {
+        squares[layer] = mean_square(std::iter::once(&chunk[..shape.block_values()]));
+    }
     Steps::from_energy(&KERNELS, shape, &squares, RotaryPairs::Adjacent, memory).unwrap()
 }
 
-/// The two real chunks of the fixtures, of layers 0 and 19, in the library's order.
-fn real_chunks() -> [Vec<u16>; 2] {
-    let layer0: [&[u8]; 2] = [
-        include_bytes!("../../../tests/fixtures/kv/layer00_chunk2_k.f16"),
-        include_bytes!("../../../tests/fixtures/kv/layer00_chunk2_v.f16"),
-    ];
-    let layer19: [&[u8]; 2] = [
-        include_bytes!("../../../tests/fixtures/kv/layer19_chunk7_k.f16"),
-        include_bytes!("../../../tests/fixtures/kv/layer19_chunk7_v.f16"),
-    ];
-    [layer0, layer19].map(|blocks| {
-        let mut chunk = Vec::new();
-        for block in blocks {
-            let (halves, _) = block.as_chunks::<2>();
-            let rows: Vec<&[[u8; 2]]> = halves.chunks_exact(64).collect();
-            assert_eq!(rows.len(), 256 * 3);
-            for (head, token) in (0..3).flat_map(|head| (0..256).map(move |token| (head, token))) {
-                chunk.extend(rows[3 * token + head].iter().map(|&half| u16::from_le_bytes(half)));
-            }
+macro_rules! fixtures {
+    ($($layer:literal $name:literal),*) => {
+        [$(($layer, [
+            include_bytes!(concat!("../../../tests/fixtures/kv/", $name, "_k.f16")),
+            include_bytes!(concat!("../../../tests/fixtures/kv/", $name, "_v.f16")),
+        ])),*]
+    };
+}
+
+/// Layer, K and V of each real chunk.
+static REAL: [(u16, [&[u8; 2 * 256 * 192]; 2]); 8] = fixtures![
+    0 "layer00_chunk2", 0 "layer00_chunk7", 9 "layer09_chunk2", 9 "layer09_chunk7",
+    19 "layer19_chunk2", 19 "layer19_chunk7", 29 "layer29_chunk2", 29 "layer29_chunk7"
+];
+
+/// One of them, in the library's order.
+fn real(index: usize) -> Vec<u16> {
+    let mut chunk = Vec::new();
+    for block in REAL[index].1 {
+        let (halves, _) = block.as_chunks::<2>();
+        let rows: Vec<&[[u8; 2]]> = halves.chunks_exact(64).collect();
+        for (head, token) in (0..3).flat_map(|head| (0..256).map(move |token| (head, token))) {
+            chunk.extend(rows[3 * token + head].iter().map(|&half| u16::from_le_bytes(half)));
         }
-        chunk
-    })
+    }
+    chunk
+}
+
+/// Two of them, of layers 0 and 19: one with the heaviest tails, and a usual one.
+fn real_chunks() -> [Vec<u16>; 2] {
+    [real(0), real(5)]
 }

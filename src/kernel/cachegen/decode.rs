@@ -139,7 +139,9 @@ fn high_word(word: u64) -> u32 {
 }
 
 /// The frequency that the number that follows stands for: `floor((2^16 (offset + 1) - 1) / (range +
-/// 1))`, which is below 2^16 as long as the offset is within the range.
+/// 1))`, which is below 2^16 as long as the offset is within the range. Another one in place of
+/// 2^16 - 1, which no share holds, so that the symbol is the last one, which is refused, and its
+/// share is not empty.
 ///
 /// The quotient in F64, less one half, is rounded to an integer. No quotient with half a unit more
 /// above is an integer, and the next one is 2^-33 away, so that two roundings do not reach it.
@@ -150,7 +152,7 @@ fn frequency_of(offset: u32, range: u32) -> u16 {
     let span = f64::from(range) + 1.0;
     let above = f64::from(offset) * 65536.0 + 65535.5;
     let [low, high, ..] = ((above - 0.5 * span) / span + ROUNDER).to_bits().to_le_bytes();
-    u16::from_le_bytes([low, high])
+    u16::from_le_bytes([low, high]).min(u16::MAX - 1)
 }
 
 /// The symbols in whose shares the frequencies are, and where the shares begin and end.

@@ -164,6 +164,25 @@ fn bytes_are_accepted_only_as_encoding_writes_them() {
 }
 
 #[test]
+fn numbers_behind_all_shares_are_refused() {
+    let mut random = Random::new(84);
+    for round in 0..60 {
+        let bound = if round % 2 == 0 { 31 } else { 15 };
+        let case = Case::new(&mut random, bound, 1 + 4 * round, LANES);
+        let mut streams = case.plain();
+        // Frequency 2^16 - 1, which is in no symbol's share, sooner or later.
+        for stream in &mut streams {
+            let at = random.below(stream.len() as u64) as usize;
+            stream[at / 2 * (round % 3)..].fill(0xFF);
+        }
+        let (bytes, places) = joined(&streams);
+        for (name, kernels) in &rungs() {
+            assert_eq!(decode(kernels, &bytes, &places, &case, bound), None, "{name}");
+        }
+    }
+}
+
+#[test]
 fn every_greatest_magnitude_and_code_comes_back() {
     for code_max in [7u8, 15] {
         for absmax in 0..F16_INFINITY {

@@ -17,11 +17,11 @@ pub(super) mod tables;
 mod tests;
 
 #[cfg_attr(all(target_arch = "x86_64", target_feature = "sse2"), path = "x86_64.rs")]
-#[cfg_attr(all(target_arch = "aarch64", target_feature = "neon"), path = "aarch64.rs")]
+#[cfg_attr(all(target_arch = "aarch64", mz_asm), path = "aarch64.rs")]
 #[cfg_attr(
     not(any(
         all(target_arch = "x86_64", target_feature = "sse2"),
-        all(target_arch = "aarch64", target_feature = "neon")
+        all(target_arch = "aarch64", mz_asm)
     )),
     path = "../no_arch.rs"
 )]

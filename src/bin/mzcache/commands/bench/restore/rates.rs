@@ -8,10 +8,10 @@ use crate::paths::{self, CacheDir};
 use indicatif::ProgressBar;
 use mzcache::codec::codec;
 use mzcache::kernel::Kernels;
+use mzcache::limits::IO_ALIGN;
 use mzcache::port::Storage;
 use mzcache::port::linux::{File, host_cpu};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes a second, unless said otherwise.
@@ -69,8 +69,11 @@ impl MeasureRates<'_> {
     fn read(&self) -> Outcome<(f64, f64)> {
         let file = File::open_model(&paths::c_path(self.path)?)?;
         let bytes = file.length()?.min(READ_BYTES);
-        let requests = bytes / REQUEST_BYTES as u64;
-        if requests == 0 {
+        // Of a small model, smaller requests, so that there are some to share.
+        let smallest = IO_ALIGN as u64;
+        let request = (bytes / 8 / smallest * smallest).clamp(smallest, REQUEST_BYTES as u64);
+        let total = bytes / request * request;
+        if total == 0 {
             return Err(Failure::new("the model file is too small to measure reads with"));
         }
         let mut best = (0.0, 0.0);
@@ -78,11 +81,10 @@ impl MeasureRates<'_> {
             for _ in 0..ROUNDS {
                 let cpu = cpu_time();
                 let start = Instant::now();
-                read_all(&file, requests, threads)?;
-                let found = rate(requests * REQUEST_BYTES as u64, start.elapsed());
+                read_all(&file, total, request, threads)?;
+                let found = rate(total, start.elapsed());
                 if found > best.0 {
-                    let cpu = cpu_time().saturating_sub(cpu);
-                    best = (found, 1.0 / rate(requests * REQUEST_BYTES as u64, cpu));
+                    best = (found, 1.0 / rate(total, cpu_time().saturating_sub(cpu)));
                 }
             }
         }
@@ -100,22 +102,20 @@ impl MeasureRates<'_> {
     }
 }
 
-/// Each thread takes the next request.
-fn read_all(file: &File, requests: u64, threads: usize) -> Outcome<()> {
-    let next = AtomicU64::new(0);
-    let read = || -> mzcache::Result<()> {
-        let mut buffer = Aligned::<u8>::new(REQUEST_BYTES);
-        loop {
-            let request = next.fetch_add(1, Ordering::Relaxed);
-            if request >= requests {
-                return Ok(());
-            }
-            file.read_at(request * REQUEST_BYTES as u64, buffer.slice())?;
+/// Threads take requests in turns.
+fn read_all(file: &File, total: u64, request: u64, threads: u64) -> Outcome<()> {
+    let read = |thread: u64| -> mzcache::Result<()> {
+        let mut buffer = Aligned::<u8>::new(usize::try_from(request).unwrap_or(REQUEST_BYTES));
+        let mut offset = thread * request;
+        while offset < total {
+            file.read_at(offset, buffer.slice())?;
+            offset += threads * request;
         }
+        Ok(())
     };
     std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..threads).map(|_| scope.spawn(read)).collect();
-        for reader in readers {
+        let readers = (0..threads).map(|thread| scope.spawn(move || read(thread)));
+        for reader in readers.collect::<Vec<_>>() {
             match reader.join() {
                 Ok(result) => result?,
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -21,7 +21,8 @@ use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount, WeightUnit}
 pub struct Worker {
     /// What it may be given.
     pub roles: Roles,
-    /// The core it runs on, or any.
+    /// The core it runs on, or any. Where that cannot be had it runs anywhere, and
+    /// [`super::Stats`] says so.
     pub core: Option<u16>,
 }
 
@@ -38,7 +39,8 @@ pub struct Options<'a> {
     pub order: Order,
     /// Algorithm 1, or the baseline.
     pub scheme: Scheme,
-    /// Worker threads; none means inline. Together they must have all roles.
+    /// Worker threads, as [`super::WorkerList`] makes them or of your own; none means inline.
+    /// Together they must have all roles.
     pub workers: &'a [Worker],
     /// Stack of each worker thread, in bytes.
     pub stack_bytes: usize,

@@ -12,8 +12,8 @@
 //!
 //! Without threads the same code runs inline: a caller that waits executes the actions itself.
 //!
-//! `config` has the inputs and the size query, `open` placement and threads, `worker` the loop,
-//! `execute` one action at a time, `step` the lock's critical section, `gate` the waiting, `pass`
+//! `config` has the inputs and the size query, `worker_list` workers by a core map, `open` placement
+//! and threads, `worker` the loop, `pin` workers on their cores, `execute` one action at a time, `step` the lock's critical section, `gate` the waiting, `pass`
 //! what compute uses, `evict` eviction with a deadline, `steps` the codec's step profile, `weights`
 //! where weight units lie in the model file.
 
@@ -23,12 +23,15 @@ mod execute;
 mod gate;
 mod open;
 mod pass;
+mod pin;
 mod step;
 mod steps;
 mod weights;
 mod worker;
+mod worker_list;
 
 pub use config::{Config, Options, Worker, required_bytes, size};
 pub use evict::{Evictor, Report};
 pub use open::Runtime;
 pub use pass::Stats;
+pub use worker_list::{WorkerCounts, WorkerList};

@@ -1,7 +1,8 @@
 //! A worker: asks for work, does it, books it; parks when there is none.
 
-use super::Runtime;
 use super::open::Shared;
+use super::pin::Pin;
+use super::{Runtime, config};
 use crate::port::Body;
 use crate::state::{Action, Roles};
 use crate::units::Nanos;
@@ -11,11 +12,12 @@ pub(super) struct Worker {
     shared: &'static Shared,
     index: usize,
     roles: Roles,
+    pub(super) pin: Pin,
 }
 
 impl Worker {
-    pub(super) fn new(shared: &'static Shared, index: usize, roles: Roles) -> Self {
-        Worker { shared, index, roles }
+    pub(super) fn new(shared: &'static Shared, index: usize, worker: &config::Worker) -> Self {
+        Worker { shared, index, roles: worker.roles, pin: Pin::new(worker.core) }
     }
 
     /// As /proc shows it: what the worker does, and which one it is.
@@ -32,11 +34,13 @@ impl Worker {
 
 impl Body for Worker {
     fn run(&self) {
+        let mut asked = None;
         loop {
             let seen = self.shared.work.load();
             if self.shared.closing.load() != 0 {
                 return;
             }
+            self.shared.pin(&self.pin, &mut asked);
             let work = match self.shared.is_inline() {
                 true => None,
                 false => self.shared.next(self.roles),

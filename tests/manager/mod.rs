@@ -4,8 +4,8 @@
 use mzcache::Error;
 use mzcache::arena::view;
 use mzcache::policy::{Order, Scheme};
-use mzcache::port::SharedMemory;
 use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
+use mzcache::port::{SharedMemory, Threads};
 use mzcache::runtime::{Config, Options, Runtime, Worker, required_bytes};
 use mzcache::state::{Roles, Stop};
 use mzcache::units::{
@@ -53,6 +53,8 @@ pub struct Setup {
     pub steps: Option<Vec<u8>>,
     /// Shared buffers other than the host's.
     pub memory: Option<&'static dyn SharedMemory>,
+    /// Threads other than the host's.
+    pub threads: Option<&'static dyn Threads>,
 }
 
 impl Default for Setup {
@@ -66,6 +68,7 @@ impl Default for Setup {
             swap_file: true,
             steps: None,
             memory: None,
+            threads: None,
         }
     }
 }
@@ -110,6 +113,7 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
     let swap = c_path(&folder.join("swap"));
     let mut ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
     ports.memory = setup.memory.unwrap_or(ports.memory);
+    ports.threads = setup.threads.or(ports.threads);
     let memory = map_arena(required_bytes(&config).unwrap()).unwrap();
     let runtime = Runtime::open(&config, memory, ports).unwrap();
     Fixture { runtime, weights, folder }

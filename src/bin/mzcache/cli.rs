@@ -5,6 +5,7 @@ mod bench;
 pub use bench::{Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory};
 
 use crate::amount::{Amount, Percent, Size};
+use crate::cores::{self, Cores};
 use crate::sample::Settings;
 use crate::shape::Shape;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -265,6 +266,12 @@ pub struct Engine {
     /// Compute threads [default: all cores].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+    /// Cores of the worker threads: `auto` for the big ones to unpack and read and the middle ones
+    /// to allocate, where a machine has such; `none` for any; a chip; or your own, as
+    /// read=6,7;unpack=6,7;allocate=2-5.
+    #[arg(long, value_name = "auto|none|sm8750|sm8650|MAP", default_value = "auto",
+        value_parser = cores::parse)]
+    pub cores: Cores,
     /// The profile to plan by [default: profile.txt in the cache directory].
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
@@ -272,7 +279,7 @@ pub struct Engine {
 
 impl Engine {
     /// On the processor, with the cache as it is computed.
-    pub const fn to_measure(threads: Option<u16>) -> Engine {
+    pub fn to_measure(threads: Option<u16>) -> Engine {
         Engine {
             codec: Codec::One(CodecId::Raw),
             order: Order::BackwardOut,
@@ -284,6 +291,7 @@ impl Engine {
                 is_measured: false,
             },
             threads,
+            cores: Cores::anywhere(),
             profile: None,
         }
     }
@@ -422,6 +430,7 @@ mod tests {
             ("mzcache run -p hi", ErrorKind::MissingRequiredArgument),
             ("mzcache run -m m -p hi --threads 0", ErrorKind::ValueValidation),
             ("mzcache run -m m -p hi -n 0", ErrorKind::ValueValidation),
+            ("mzcache run -m m -p hi --cores 6,7", ErrorKind::ValueValidation),
             ("mzcache demo -m m --shape qwen3-0.6b", ErrorKind::ArgumentConflict),
             ("mzcache demo --shape gpt5", ErrorKind::InvalidValue),
             ("mzcache demo --levels 50,200", ErrorKind::ValueValidation),

@@ -15,6 +15,7 @@ mod amount;
 mod choice;
 mod cli;
 mod commands;
+mod cores;
 mod engine;
 mod failure;
 mod measure;

@@ -66,8 +66,8 @@ impl Shared {
 
 impl Shared {
     /// Executes one action on the caller. False when there is nothing to do now.
-    pub(super) fn poll(&self) -> bool {
-        let Some(action) = self.next(Roles::all()) else { return false };
+    fn poll(&self, roles: Roles) -> bool {
+        let Some(action) = self.next(roles) else { return false };
         self.work_off(self.caller(), action);
         true
     }
@@ -76,7 +76,7 @@ impl Shared {
     pub(super) fn pass_time(&self, seen: u32, timeout: Option<Nanos>) {
         if !self.is_inline() {
             self.ports.park.wait(&self.work, seen, timeout);
-        } else if !self.poll() {
+        } else if !self.poll(Roles::all()) {
             // Another caller has the last action in hand.
             self.ports.park.wait(&self.work, seen, Some(Nanos::new(1_000_000)));
         }
@@ -87,7 +87,13 @@ impl Runtime {
     /// Executes one action on the caller, whether there are worker threads or not. False when
     /// there is nothing to do now.
     pub fn poll(&self) -> bool {
-        self.shared.poll()
+        self.poll_roles(Roles::all())
+    }
+
+    /// As [`Runtime::poll`], an action that one of the roles allows: for threads that are kept on
+    /// cores which suit only those.
+    pub fn poll_roles(&self, roles: Roles) -> bool {
+        self.shared.poll(roles)
     }
 }
 

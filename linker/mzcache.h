@@ -429,8 +429,8 @@ int mz_poll(struct mz_handle *handle);
 
 // As mz_poll, but only actions of certain roles: a sum of MZ_ROLE_*. For spare threads that their
 // owner keeps on certain cores, such as the big ones for MZ_ROLE_READ + MZ_ROLE_UNPACK and the
-// middle ones for MZ_ROLE_ALLOCATE; without threads of its own the library pins none. Android moves
-// the threads of an app in the background to few cores, so pin them again when it comes back.
+// middle ones for MZ_ROLE_ALLOCATE; the library pins nobody. Android confines the threads of an
+// app in the background to few cores: pin them again when it comes back.
 // MZ_ERR_UNSUPPORTED for other bits.
 int mz_poll_roles(struct mz_handle *handle, uint32_t roles);
 

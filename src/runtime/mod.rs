@@ -12,10 +12,11 @@
 //!
 //! Without threads the same code runs inline: a caller that waits executes the actions itself.
 //!
-//! `config` has the inputs and the size query, `worker_list` workers by a core map, `open` placement
-//! and threads, `worker` the loop, `pin` workers on their cores, `execute` one action at a time, `step` the lock's critical section, `gate` the waiting, `pass`
-//! what compute uses, `evict` eviction with a deadline, `steps` the codec's step profile, `weights`
-//! where weight units lie in the model file.
+//! `config` has the inputs and the size query, `worker_list` workers by a core map, `open`
+//! placement and threads, `worker` the loop, `pin` workers on their cores, `execute` one action,
+//! `step` the lock's critical section, `gate` the waiting, `pass` what compute uses, `evict`
+//! eviction with a deadline, `steps` the codec's step profile, `weights` where weight units lie in
+//! the model file.
 
 mod config;
 mod evict;

@@ -34,15 +34,22 @@ pub fn wait_for_pins(fixture: &Fixture, expected: (usize, usize)) {
 
 /// The kernel's list of the cores that this worker thread of this process may use.
 fn cores_of(name: &str) -> String {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let status = |task: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(task.unwrap().path().join("status")).ok()
-    };
     let named = format!("Name:\t{name}\n");
-    let mut found = tasks.filter_map(status).filter(|status| status.starts_with(&named));
-    let status = found.next().unwrap();
-    assert!(found.next().is_none(), "two threads are {name}");
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+    let statuses = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let paths = tasks.map(|task| task.unwrap().path().join("status"));
+        let texts = paths.filter_map(|path| std::fs::read_to_string(path).ok());
+        texts.filter(|text| text.starts_with(&named)).collect::<Vec<_>>()
+    };
+    // Open does not wait for workers that want no core, so one may not have its name yet.
+    let start = Instant::now();
+    let mut found = statuses();
+    while found.is_empty() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+        found = statuses();
+    }
+    assert_eq!(found.len(), 1, "threads named {name}");
+    let line = found[0].lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
     line.unwrap().to_owned()
 }
 

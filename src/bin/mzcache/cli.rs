@@ -267,10 +267,9 @@ pub struct Engine {
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Cores of the worker threads: `auto` for the big ones to unpack and read and the middle ones
-    /// to allocate, where a machine has such; `none` for any; a chip; or your own, as
-    /// read=6,7;unpack=6,7;allocate=2-5.
-    #[arg(long, value_name = "auto|none|sm8750|sm8650|MAP", default_value = "auto",
-        value_parser = cores::parse)]
+    /// to allocate, where a machine has such; `none` for any; `sm8750` or `sm8650` for these chips;
+    /// or your own, such as read=6,7;unpack=6,7;allocate=2-5.
+    #[arg(long, value_name = "CORES", default_value = "auto", value_parser = cores::parse)]
     pub cores: Cores,
     /// The profile to plan by [default: profile.txt in the cache directory].
     #[arg(long, value_name = "FILE")]

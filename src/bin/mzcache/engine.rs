@@ -263,7 +263,7 @@ fn default_threads() -> u16 {
 }
 
 /// Two readers keep storage busy and use little CPU; unpackers share the cores, as far as the map
-/// has some for them; cores that the map has for allocation are all used, since it scales with them.
+/// has some for them; the cores that a map has for allocation are all used, up to a bound.
 fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
     const WORKERS_OF_A_ROLE: usize = 6;
     let counts = WorkerCounts {

@@ -84,8 +84,8 @@ impl CoreMap {
     };
 
     /// Snapdragon 8 Gen 3: little cores 0 and 1, which do nothing, middle cores 2 to 6, one big
-    /// core. As the paper's authors published it: four cores unpack and read and two allocate, as by
-    /// the rule, with cores 6 and 7 exchanged.
+    /// core. As the paper's authors published it: four cores unpack and read and two allocate, as
+    /// by the rule, with cores 6 and 7 exchanged.
     pub const SM8650: CoreMap = CoreMap {
         allocate: CoreList::of(&[5, 7]),
         read: CoreList::of(&[2, 3]),

@@ -1,7 +1,7 @@
 //! The machine's cores as sysfs describes them, and this thread on one of them.
 //!
-//! Every file may be absent, hidden or nonsense: x86 kernels before 6.12 know no capacities, virtual
-//! machines no frequencies, containers hide either. What cannot be read is "not known", and
+//! Every file may be absent, hidden or nonsense: x86 kernels before 6.12 know no capacities,
+//! virtual machines no frequencies, containers hide either. What cannot be read is "not known", and
 //! [`CoreMap::rank`](crate::port::affinity::CoreMap::rank) then goes by what is.
 
 use super::errno;

@@ -1,7 +1,8 @@
 //! Which worker threads belong on which cores. Pure: `linux` reads the cores and pins threads.
 //!
 //! [`Topology`] is what a system says of its cores, [`CoreMap`] the cores of each role: ranked from
-//! a topology by [`CoreMap::rank`], or the preset of a chip, or the caller's own. A role without cores runs anywhere.
+//! a topology by [`CoreMap::rank`], or the preset of a chip, or the caller's own. A role without
+//! cores runs anywhere.
 //!
 //! The rule. Only cores that are online and allowed count. They are sorted by capacity, then by
 //! maximum frequency, strongest first. Cores of one capacity are one cluster unless their

@@ -27,8 +27,9 @@ pub struct WorkerList {
 
 impl WorkerList {
     /// Workers on the map's cores: each on the core of its role that has the fewest workers so far,
-    /// of those the one with the fewest of this role, of those the role's first. There are never more unpackers or allocators than their
-    /// role has cores, since they would only take turns; readers mostly wait, and may share.
+    /// of those the one with the fewest of this role, of those the role's first. There are never
+    /// more unpackers or allocators than their role has cores, since they would only take turns;
+    /// readers mostly wait, and may share.
     pub fn new(map: &CoreMap, counts: WorkerCounts) -> Result<Self> {
         let nobody = Worker { roles: Roles::empty(), core: None };
         let mut list = WorkerList { workers: [nobody; WORKERS_MAX], count: 0 };

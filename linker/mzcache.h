@@ -122,6 +122,16 @@ typedef enum mz_scheme {
     MZ_SCHEME_PARTIAL_OFFLOAD = 1,
 } mz_scheme;
 
+// Kinds of actions, for mz_poll_roles.
+typedef enum mz_role {
+    // Takes shared buffers from the memory port and gives them back.
+    MZ_ROLE_ALLOCATE = 1,
+    // Reads from storage and writes to the swap file.
+    MZ_ROLE_READ = 2,
+    // Unpacks chunks and packs them.
+    MZ_ROLE_UNPACK = 4,
+} mz_role;
+
 // Why an eviction ended.
 typedef enum mz_stop {
     // What was asked for is free.
@@ -416,6 +426,13 @@ int mz_pass_begin(struct mz_handle *handle, uint32_t tokens);
 // Executes one action of a restore or an eviction on the caller, and what follows from it at
 // once. Returns 1 when something was done, 0 when there is nothing to do now.
 int mz_poll(struct mz_handle *handle);
+
+// As mz_poll, but only actions of certain roles: a sum of MZ_ROLE_*. For spare threads that their
+// owner keeps on certain cores, such as the big ones for MZ_ROLE_READ + MZ_ROLE_UNPACK and the
+// middle ones for MZ_ROLE_ALLOCATE; the library pins nobody. Android confines the threads of an
+// app in the background to few cores: pin them again when it comes back.
+// MZ_ERR_UNSUPPORTED for other bits.
+int mz_poll_roles(struct mz_handle *handle, uint32_t roles);
 
 // Waits until a weight unit is in memory and leases it: it stays until mz_release_weights. While
 // it waits, the caller executes actions. MZ_ERR_CANCELLED: it was evicted, and no restore is

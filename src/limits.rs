@@ -16,6 +16,8 @@ pub const KV_HEADS_MAX: u16 = 64;
 pub const EXTENTS_PER_UNIT_MAX: usize = 64;
 /// Worker threads of one handle.
 pub const WORKERS_MAX: usize = 32;
+/// Cores of a machine that are looked at: those with the lowest numbers.
+pub const CORES_MAX: usize = 64;
 /// Segments of the RAM swap.
 pub const SEGMENTS_MAX: u16 = 8192;
 /// Alignment of everything that touches storage. 512 would do on most file systems, but f2fs falls

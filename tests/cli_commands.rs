@@ -68,6 +68,19 @@ fn a_run_without_a_context_evicts_weights() {
 }
 
 #[test]
+fn cores_that_cannot_be_had_are_noted_and_nothing_else_changes() {
+    let place = cache();
+    let run = ["run", "-m", model_text(), "-p", "so", "-n", "3", "--evict", "50%", "--cores"];
+    let on = |cores| program(place.path(), &[&run[..], &[cores]].concat());
+    let (there, absent) = (on("read=0"), on("read=1000;unpack=0"));
+    assert_eq!((there.status.code(), absent.status.code()), (Some(0), Some(0)));
+    assert_eq!(there.stdout, absent.stdout);
+    assert!(!text(&there.stderr).contains("any core"), "{}", text(&there.stderr));
+    let note = "2 of 4 worker threads run on any core";
+    assert!(text(&absent.stderr).contains(note), "{}", text(&absent.stderr));
+}
+
+#[test]
 fn a_run_answers_the_same_after_an_eviction() {
     let place = cache();
     let context = place.path().join("context.txt");

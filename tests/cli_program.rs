@@ -52,6 +52,8 @@ fn a_wrong_command_line_exits_with_2() {
         2,
         &["raw, q8, kv4, kvh, cachegen"],
     );
+    let cores = program(cache.path(), &with(&["--cores", "read=7-6"]));
+    expect_failure(&cores, 2, &["`7-6` ends before it begins"]);
     expect_failure(&program(cache.path(), &with(&["--evict", "all"])), 2, &["512MiB"]);
     let few = program(cache.path(), &["profile", "--read-bytes", "1MiB"]);
     expect_failure(&few, 2, &["error: --read-bytes must be at least 32.0 MiB"]);

@@ -23,6 +23,8 @@ fn evict_and_restore(name: &str, setup: &Setup) {
         runtime.truncate(TokenCount::new(CONTEXT)).unwrap();
         runtime.evict(ByteCount::new(total / 2), None).unwrap();
         runtime.restore().unwrap();
+        runtime.repin();
+        runtime.restore().unwrap();
         runtime.stats();
     });
     assert_eq!(calls, 0);
@@ -36,7 +38,11 @@ fn evict_and_restore(name: &str, setup: &Setup) {
 fn evict_restore_and_pass_allocate_nothing() {
     sees_one_allocation();
     for codec in CodecId::ALL {
-        evict_and_restore("no-alloc-threads", &Setup { codec, ..Setup::default() });
+        let mut workers = Setup::default().workers;
+        workers[0].core = Some(0);
+        // There is none of that number.
+        workers[1].core = Some(1000);
+        evict_and_restore("no-alloc-threads", &Setup { codec, workers, ..Setup::default() });
         let workers = Vec::new();
         evict_and_restore("no-alloc-inline", &Setup { codec, workers, ..Setup::default() });
     }

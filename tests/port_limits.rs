@@ -121,7 +121,7 @@ impl Body for Deep {
 }
 
 fn thread_spec() -> ThreadSpec<'static> {
-    ThreadSpec { name: "mz-test", stack_bytes: 128 << 10, core: None }
+    ThreadSpec { name: "mz-test", stack_bytes: 128 << 10 }
 }
 
 /// More attempts than the table has room, so that a failure that kept its slot would show. Calls

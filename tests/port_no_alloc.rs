@@ -6,13 +6,15 @@
 mod support;
 
 use mzcache::Code;
+use mzcache::port::affinity::CoreMap;
 use mzcache::port::linux::{
     AnonymousMemory, File, FutexPark, MappedFile, MonotonicClock, PosixThreads, ProcessMeter,
-    RowFile, ThreadTeam, map_arena, unmap_arena,
+    RowFile, ThreadTeam, host_topology, map_arena, read_topology, unmap_arena,
 };
 use mzcache::port::{
     Body, Clock, Meter, Park, RowReader, SharedMemory, Storage, Team, ThreadSpec, Threads, Use,
 };
+use mzcache::runtime::{WorkerCounts, WorkerList};
 use mzcache::sync::{Counter, Word};
 use mzcache::units::Nanos;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -86,17 +88,25 @@ fn nothing_allocates() {
     let mut buffer = Aligned::filled(16 * 4096, 1);
     without_allocation(|| files(&model, &swap_path, &mut buffer));
     without_allocation(|| {
-        let spec = ThreadSpec { name: "mz-test", stack_bytes: 64 << 10, core: Some(0) };
+        let spec = ThreadSpec { name: "mz-test", stack_bytes: 64 << 10 };
         let thread = THREADS.spawn(spec, &ONCE).unwrap();
         THREADS.join(thread);
         assert_eq!(ONCE.0.get(), 1);
-        TEAM.open(3, &[Some(0), Some(1)]).unwrap();
+        TEAM.open(3).unwrap();
         let parts = Counter::new();
         for _ in 0..100 {
             TEAM.run(&|_| parts.add(1));
         }
         assert_eq!(parts.get(), 300);
         TEAM.close();
+    });
+    without_allocation(|| {
+        let map = CoreMap::rank(&host_topology());
+        let counts = WorkerCounts { allocate: 1, read: 1, unpack: 1 };
+        assert_eq!(WorkerList::new(&map, counts).unwrap().len(), 3);
+        assert_eq!(read_topology(c"/nowhere", |core| core == 3).cores().len(), 1);
+        assert_eq!(THREADS.pin(1000).unwrap_err().code, Code::Io);
+        THREADS.pin(0).unwrap();
     });
     without_allocation(|| {
         let region = AnonymousMemory.allocate(Use::Weights, 5 << 20).unwrap();

@@ -1,11 +1,12 @@
 //! Threads and the team on real cores.
 #![cfg(feature = "host")]
 
-use mzcache::Code;
 use mzcache::port::linux::{FutexPark, PosixThreads, THREADS_MAX, ThreadTeam};
 use mzcache::port::{Body, Park, Team, ThreadSpec, Threads};
 use mzcache::sync::Word;
 use mzcache::units::Nanos;
+use mzcache::{Code, Error};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 static PARK: FutexPark = FutexPark;
@@ -19,18 +20,25 @@ fn new_team(threads: &'static dyn Threads) -> &'static ThreadTeam {
 }
 
 fn spec(name: &str) -> ThreadSpec<'_> {
-    ThreadSpec { name, stack_bytes: 64 << 10, core: None }
+    ThreadSpec { name, stack_bytes: 64 << 10 }
 }
 
-/// Parks until it is let go, and says which kernel thread it is.
+/// Pins itself if it is to, parks until it is let go, and says which kernel thread it is.
 struct Waiter {
     go: Word,
     kernel_id: Word,
+    core: Option<u16>,
+    pinned: OnceLock<Result<(), Error>>,
 }
 
 impl Waiter {
     fn leak() -> &'static Self {
-        Box::leak(Box::new(Waiter { go: Word::new(0), kernel_id: Word::new(0) }))
+        Self::leak_on(None)
+    }
+
+    fn leak_on(core: Option<u16>) -> &'static Self {
+        let (go, kernel_id, pinned) = (Word::new(0), Word::new(0), OnceLock::new());
+        Box::leak(Box::new(Waiter { go, kernel_id, core, pinned }))
     }
 
     fn wait_until_running(&self) -> u32 {
@@ -48,6 +56,9 @@ impl Waiter {
 
 impl Body for Waiter {
     fn run(&self) {
+        if let Some(core) = self.core {
+            self.pinned.set(PosixThreads::new().pin(core)).unwrap();
+        }
         let link = std::fs::read_link("/proc/thread-self").unwrap();
         let id = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
         self.kernel_id.store(id);
@@ -65,10 +76,10 @@ fn proc_file(kernel_id: u32, name: &str) -> String {
 #[test]
 fn a_thread_has_its_name_and_its_core_and_blocks_signals() {
     let threads = new_threads();
-    let waiter = Waiter::leak();
-    let spec = ThreadSpec { core: Some(0), ..spec("mz-fifteen-byte") };
-    let id = threads.spawn(spec, waiter).unwrap();
+    let waiter = Waiter::leak_on(Some(0));
+    let id = threads.spawn(spec("mz-fifteen-byte"), waiter).unwrap();
     let kernel_id = waiter.wait_until_running();
+    assert_eq!(waiter.pinned.get(), Some(&Ok(())));
     assert_eq!(proc_file(kernel_id, "comm"), "mz-fifteen-byte\n");
     let status = proc_file(kernel_id, "status");
     let field = |name: &str| {
@@ -129,16 +140,20 @@ fn a_stack_has_its_size_and_a_guard_page_below() {
 }
 
 #[test]
-fn a_core_that_cannot_be_had_means_anywhere() {
+fn a_core_that_cannot_be_had_is_refused_and_means_anywhere() {
     let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let allowed = own.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap();
     let threads = new_threads();
     // Neither exists here; the second is beyond what a set of cores can name.
-    for core in [1000, u16::MAX] {
-        let waiter = Waiter::leak();
-        let id = threads.spawn(ThreadSpec { core: Some(core), ..spec("w") }, waiter).unwrap();
+    for (core, error) in [
+        (1000, Error::new(Code::Io, "core").with(libc::EINVAL)),
+        (u16::MAX, Error::new(Code::InvalidArgument, "core").with(u16::MAX)),
+    ] {
+        let waiter = Waiter::leak_on(Some(core));
+        let id = threads.spawn(spec("w"), waiter).unwrap();
         let status = proc_file(waiter.wait_until_running(), "status");
         assert!(status.contains(allowed), "{status}");
+        assert_eq!(waiter.pinned.get(), Some(&Err(error)));
         waiter.let_go();
         threads.join(id);
     }
@@ -191,7 +206,7 @@ fn every_part_of_every_run_is_done_once_and_before_run_returns() {
     for width in [1, 2, 3, 5] {
         let threads = new_threads();
         let team = new_team(threads);
-        team.open(width, &[Some(0), None]).unwrap();
+        team.open(width).unwrap();
         assert_eq!(team.width(), width);
         for round in 0..4000_u64 {
             // Plain memory, one part each: a part that ran twice or late would be seen.
@@ -223,7 +238,7 @@ fn every_part_of_every_run_is_done_once_and_before_run_returns() {
 #[test]
 fn nested_runs_and_runs_of_several_threads_finish() {
     let team = new_team(new_threads());
-    team.open(3, &[]).unwrap();
+    team.open(3).unwrap();
     let sum = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -246,8 +261,8 @@ fn nested_runs_and_runs_of_several_threads_finish() {
 fn a_team_opens_again_after_closing_but_not_twice() {
     let team = new_team(new_threads());
     for width in [2, 4] {
-        team.open(width, &[]).unwrap();
-        assert_eq!(team.open(2, &[]).unwrap_err().code, Code::BadState);
+        team.open(width).unwrap();
+        assert_eq!(team.open(2).unwrap_err().code, Code::BadState);
         let done = AtomicUsize::new(0);
         team.run(&|part| {
             done.fetch_add(1 << (8 * part), SeqCst);
@@ -256,14 +271,14 @@ fn a_team_opens_again_after_closing_but_not_twice() {
         team.close();
     }
     for width in [0, 33] {
-        assert_eq!(team.open(width, &[]).unwrap_err().code, Code::InvalidArgument);
+        assert_eq!(team.open(width).unwrap_err().code, Code::InvalidArgument);
     }
 }
 
 #[test]
 fn closing_waits_for_the_run_in_progress() {
     let team = new_team(new_threads());
-    team.open(2, &[]).unwrap();
+    team.open(2).unwrap();
     let (entered, finished) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -288,10 +303,10 @@ fn helpers_that_cannot_all_start_leave_none_behind() {
     let ids: Vec<_> =
         (0..THREADS_MAX - 2).map(|_| threads.spawn(spec("w"), waiter).unwrap()).collect();
     let team = new_team(threads);
-    assert_eq!(team.open(4, &[]).unwrap_err().code, Code::LimitExceeded);
+    assert_eq!(team.open(4).unwrap_err().code, Code::LimitExceeded);
     assert_eq!(team.width(), 1);
     // Both slots that the failed team had taken are free again.
-    team.open(3, &[]).unwrap();
+    team.open(3).unwrap();
     team.close();
     waiter.let_go();
     ids.into_iter().for_each(|id| threads.join(id));
@@ -300,7 +315,7 @@ fn helpers_that_cannot_all_start_leave_none_behind() {
 #[test]
 fn a_part_that_panics_on_the_caller_does_not_let_the_job_dangle() {
     let team = new_team(new_threads());
-    team.open(2, &[]).unwrap();
+    team.open(2).unwrap();
     let caller = std::thread::current().id();
     let done = AtomicUsize::new(0);
     // Repeated until the caller has drawn at least one ticket.

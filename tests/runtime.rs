@@ -359,6 +359,10 @@ impl Threads for Forbidden {
         panic!("a thread was started");
     }
 
+    fn pin(&self, _core: u16) -> Result<(), Error> {
+        panic!("a thread was pinned");
+    }
+
     fn join(&self, _: ThreadId) {
         panic!("a thread was awaited");
     }

@@ -11,7 +11,7 @@ use crate::kernel::CpuFlags;
 use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX};
 use crate::policy::{Order, Profile, Scheme};
 use crate::runtime::{Config, Options};
-use crate::state::EvictPolicy;
+use crate::state::{EvictPolicy, Roles};
 use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
 
 const EXTENTS_MAX: usize = LAYERS_MAX as usize * EXTENTS_PER_UNIT_MAX;
@@ -147,6 +147,12 @@ fn scheme(value: u32) -> Result<Scheme> {
         PARTIAL_OFFLOAD => Ok(Scheme::PartialOffload),
         other => Err(unsupported("mz_config.scheme", other)),
     }
+}
+
+/// Some roles, as a sum of `MZ_ROLE_*`.
+pub(super) fn roles(value: u32) -> Result<Roles> {
+    let known = u8::try_from(value).ok().and_then(Roles::from_bits);
+    known.ok_or(unsupported("roles", value))
 }
 
 /// The default rates, with those that were measured.

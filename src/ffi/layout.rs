@@ -6,10 +6,12 @@
 use super::raw::Table;
 use super::tables::{MzClock, MzMemory, MzPark, MzPorts, MzRegion, MzStorage};
 use super::types::{
-    MZ_CHUNK_TOKENS, MZ_IO_ALIGN, MzConfig, MzErr, MzError, MzExtent, MzReport, MzSpan, MzStats,
+    MZ_CHUNK_TOKENS, MZ_IO_ALIGN, MzConfig, MzErr, MzError, MzExtent, MzReport, MzRole, MzSpan,
+    MzStats,
 };
 use crate::error::Code;
 use crate::limits::{CHUNK_TOKENS, IO_ALIGN};
+use crate::state::Roles;
 use crate::units::Extent;
 use core::mem::{align_of, offset_of};
 use static_assertions::{assert_eq_align, assert_eq_size, const_assert_eq};
@@ -47,6 +49,10 @@ assert_eq_align!(MzExtent, Extent);
 const_assert_eq!(offset_of!(MzExtent, file_offset), offset_of!(Extent, file_offset));
 const_assert_eq!(offset_of!(MzExtent, bytes), offset_of!(Extent, bytes));
 const_assert_eq!(offset_of!(MzExtent, buffer_offset), offset_of!(Extent, buffer_offset));
+
+const_assert_eq!(MzRole::Allocate as u8, Roles::ALLOCATE.bits());
+const_assert_eq!(MzRole::Read as u8, Roles::READ.bits());
+const_assert_eq!(MzRole::Unpack as u8, Roles::UNPACK.bits());
 
 const_assert_eq!(MZ_IO_ALIGN as usize, IO_ALIGN);
 const_assert_eq!(MZ_CHUNK_TOKENS, CHUNK_TOKENS as u32);

@@ -163,6 +163,21 @@ pub unsafe extern "C" fn mz_poll(handle: *mut MzHandle) -> c_int {
     unsafe { inside(handle, |handle| Ok(c_int::from(handle.runtime().poll()))) }
 }
 
+/// As mz_poll, but only actions of certain roles: a sum of MZ_ROLE_*. For spare threads that their
+/// owner keeps on certain cores, such as the big ones for MZ_ROLE_READ + MZ_ROLE_UNPACK and the
+/// middle ones for MZ_ROLE_ALLOCATE; the library pins nobody. Android confines the threads of an
+/// app in the background to few cores: pin them again when it comes back.
+/// MZ_ERR_UNSUPPORTED for other bits.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_poll_roles(handle: *mut MzHandle, roles: u32) -> c_int {
+    let body = |handle: &'static Handle| {
+        Ok(c_int::from(handle.runtime().poll_roles(config::roles(roles)?)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
 /// Waits until a weight unit is in memory and leases it: it stays until mz_release_weights. While
 /// it waits, the caller executes actions. MZ_ERR_CANCELLED: it was evicted, and no restore is
 /// bringing it back.

@@ -113,6 +113,18 @@ pub enum MzScheme {
     PartialOffload = 1,
 }
 
+/// Kinds of actions, for mz_poll_roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum MzRole {
+    /// Takes shared buffers from the memory port and gives them back.
+    Allocate = 1,
+    /// Reads from storage and writes to the swap file.
+    Read = 2,
+    /// Unpacks chunks and packs them.
+    Unpack = 4,
+}
+
 /// Why an eviction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]

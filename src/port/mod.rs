@@ -4,11 +4,13 @@
 //! `host`) holds the real bodies, `opencl` (feature of the same name) what concerns accelerators;
 //! the simulator and firmware bring others. [`buffers`] owns the
 //! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
-//! handle's lock. [`parallel`] shares mutable work out to a team.
+//! handle's lock. [`parallel`] shares mutable work out to a team, [`affinity`] says which threads
+//! belong on which cores.
 //!
 //! Contracts common to all: methods may be called from any thread; none panics; an error carries
 //! the port's own number in [`Error::value`](crate::Error).
 
+pub mod affinity;
 pub mod buffers;
 #[cfg(test)]
 pub mod heap;
@@ -180,8 +182,6 @@ pub struct ThreadSpec<'a> {
     pub name: &'a str,
     /// Stack size in bytes.
     pub stack_bytes: usize,
-    /// The core to run on, or any.
-    pub core: Option<u16>,
 }
 
 /// A running thread; give it to [`Threads::join`] once.
@@ -190,11 +190,15 @@ pub struct ThreadId(pub u64);
 
 /// Makes threads, all of them at open.
 pub trait Threads: Sync {
-    /// Starts a thread. A core that cannot be had means "run anywhere" and is no error.
+    /// Starts a thread, which runs anywhere.
     fn spawn(&self, spec: ThreadSpec<'_>, body: &'static dyn Body) -> Result<ThreadId>;
 
     /// Waits until the thread has returned and frees its stack.
     fn join(&self, thread: ThreadId);
+
+    /// Keeps the calling thread on that core from now on. An error means that the core cannot be
+    /// had (it is absent, offline, or not this process's to use) and that the thread runs anywhere.
+    fn pin(&self, core: u16) -> Result<()>;
 }
 
 /// Measures the process's resident memory, to compare with what was planned.

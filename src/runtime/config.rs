@@ -22,7 +22,8 @@ use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount, WeightUnit}
 pub struct Worker {
     /// What it may be given.
     pub roles: Roles,
-    /// The core it runs on, or any.
+    /// The core it runs on, or any. Where that cannot be had it runs anywhere, and
+    /// [`super::Stats`] says so.
     pub core: Option<u16>,
 }
 
@@ -37,7 +38,8 @@ pub struct Options<'a> {
     pub profile: Profile,
     /// How evictions go about it.
     pub evict: EvictPolicy,
-    /// Worker threads; none means inline. Together they must have all roles.
+    /// Worker threads, as [`super::WorkerList`] makes them or of your own; none means inline.
+    /// Together they must have all roles.
     pub workers: &'a [Worker],
     /// Stack of each worker thread, in bytes.
     pub stack_bytes: usize,

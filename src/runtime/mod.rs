@@ -12,10 +12,11 @@
 //!
 //! Without threads the same code runs inline: a caller that waits executes the actions itself.
 //!
-//! `config` has the inputs and the size query, `open` placement and threads, `worker` the loop,
-//! `execute` one action at a time, `step` the lock's critical section, `gate` the waiting, `pass`
-//! what compute uses, `evict` eviction with a deadline, `steps` the codec's step profile, `trace`
-//! who hears of all this, `weights` where weight units lie in the model file.
+//! `config` has the inputs and the size query, `worker_list` workers by a core map, `open`
+//! placement and threads, `worker` the loop, `pin` workers on their cores, `execute` one action,
+//! `step` the lock's critical section, `gate` the waiting, `pass` what compute uses, `evict`
+//! eviction with a deadline, `steps` the codec's step profile, `trace` who hears of all this,
+//! `weights` where weight units lie in the model file.
 
 mod config;
 mod evict;
@@ -23,14 +24,17 @@ mod execute;
 mod gate;
 mod open;
 mod pass;
+mod pin;
 mod step;
 mod steps;
 mod trace;
 mod weights;
 mod worker;
+mod worker_list;
 
 pub use config::{Config, Options, Worker, required_bytes, size};
 pub use evict::{Evictor, Report};
 pub use open::Runtime;
 pub use pass::{Overlap, Stats};
 pub use trace::Trace;
+pub use worker_list::{WorkerCounts, WorkerList};

@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub(super) overlap: Word,
     /// Bits of the [`Roles`] in which work is given out.
     pub(super) roles: Word,
+    /// Changes when workers are to ask for their cores again.
+    pub(super) repins: Word,
     pub(super) gates: Gates,
     pub(super) buffers: Buffers,
     pub(super) ports: Ports,
@@ -78,6 +80,7 @@ pub(super) struct Scratch {
 /// An open memory manager: one model, one context.
 pub struct Runtime {
     pub(super) shared: &'static Shared,
+    pub(super) workers: &'static [Worker],
     threads: &'static [Option<ThreadId>],
 }
 
@@ -127,32 +130,31 @@ impl Runtime {
         config.validate()?;
         let shared = place_shared(config, arena, ports)?;
         let workers: &'static [Worker] = arena.slice(config.options.workers.len(), |index| {
-            Worker::new(shared, index, config.options.workers[index].roles)
+            Worker::new(shared, index, &config.options.workers[index])
         })?;
         let threads = arena.slice(config.options.workers.len(), |_| None)?;
         let Some(port) = ports.threads.filter(|_| !config.options.workers.is_empty()) else {
-            return Ok(Runtime { shared, threads });
+            return Ok(Runtime { shared, workers, threads });
         };
         shared.threaded.store(1);
         let mut failure = None;
         for (index, worker) in workers.iter().enumerate() {
             let name = worker.name();
-            let spec = ThreadSpec {
-                name: name.as_str(),
-                stack_bytes: config.options.stack_bytes,
-                core: config.options.workers[index].core,
-            };
+            let spec = ThreadSpec { name: name.as_str(), stack_bytes: config.options.stack_bytes };
             match port.spawn(spec, worker) {
                 Ok(thread) => threads[index] = Some(thread),
                 Err(error) => failure = Some(error),
             }
         }
-        let runtime = Runtime { shared, threads };
-        match failure {
+        let runtime = Runtime { shared, workers, threads };
+        if let Some(error) = failure {
             // Dropping the runtime ends the threads that did start.
-            Some(error) => Err(error),
-            None => Ok(runtime),
+            return Err(error);
         }
+        for worker in workers {
+            worker.pin.wait(ports.park);
+        }
+        Ok(runtime)
     }
 
     /// Whether callers execute actions themselves.
@@ -217,6 +219,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         threaded: Word::new(0),
         overlap: Word::new(Overlap::all().bits()),
         roles: Word::new(Roles::all().bits().into()),
+        repins: Word::new(0),
         gates,
         buffers,
         ports,

@@ -27,6 +27,11 @@ pub struct Stats {
     pub model_is_direct: bool,
     /// The same for the swap file.
     pub swap_is_direct: Option<bool>,
+    /// Worker threads that got the core they want, when they last asked.
+    pub workers_pinned: usize,
+    /// Worker threads that run anywhere because they did not get it: it is offline, or outside of
+    /// the process's cpuset.
+    pub workers_unpinned: usize,
 }
 
 bitflags! {
@@ -159,6 +164,7 @@ impl Runtime {
 
     /// Numbers for people and reports.
     pub fn stats(&self) -> Stats {
+        let pins = || self.workers.iter().map(|worker| &worker.pin);
         let core = self.shared.core.lock();
         Stats {
             tokens: core.machine.tokens(),
@@ -168,6 +174,8 @@ impl Runtime {
             allocated_bytes: self.shared.buffers.allocated_bytes(),
             model_is_direct: self.shared.ports.model.is_direct(),
             swap_is_direct: self.shared.ports.swap.map(|swap| swap.is_direct()),
+            workers_pinned: pins().filter(|pin| pin.is_pinned()).count(),
+            workers_unpinned: pins().filter(|pin| pin.is_refused()).count(),
         }
     }
 

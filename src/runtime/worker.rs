@@ -1,7 +1,8 @@
 //! A worker: asks for work, does it, books it; parks when there is none.
 
-use super::Runtime;
 use super::open::Shared;
+use super::pin::Pin;
+use super::{Runtime, config};
 use crate::port::Body;
 use crate::state::{Action, Roles};
 use crate::units::Nanos;
@@ -11,11 +12,12 @@ pub(super) struct Worker {
     shared: &'static Shared,
     index: usize,
     roles: Roles,
+    pub(super) pin: Pin,
 }
 
 impl Worker {
-    pub(super) fn new(shared: &'static Shared, index: usize, roles: Roles) -> Self {
-        Worker { shared, index, roles }
+    pub(super) fn new(shared: &'static Shared, index: usize, worker: &config::Worker) -> Self {
+        Worker { shared, index, roles: worker.roles, pin: Pin::new(worker.core) }
     }
 
     /// As /proc shows it: what the worker does, and which one it is.
@@ -32,11 +34,13 @@ impl Worker {
 
 impl Body for Worker {
     fn run(&self) {
+        let mut asked = None;
         loop {
             let seen = self.shared.work.load();
             if self.shared.closing.load() != 0 {
                 return;
             }
+            self.shared.pin(&self.pin, &mut asked);
             let work = match self.shared.is_inline() {
                 true => None,
                 false => self.shared.next(self.roles),
@@ -62,8 +66,8 @@ impl Shared {
 
 impl Shared {
     /// Executes one action on the caller. False when there is nothing to do now.
-    pub(super) fn poll(&self) -> bool {
-        let Some(action) = self.next(Roles::all()) else { return false };
+    fn poll(&self, roles: Roles) -> bool {
+        let Some(action) = self.next(roles) else { return false };
         self.work_off(self.caller(), action);
         true
     }
@@ -72,7 +76,7 @@ impl Shared {
     pub(super) fn pass_time(&self, seen: u32, timeout: Option<Nanos>) {
         if !self.is_inline() {
             self.ports.park.wait(&self.work, seen, timeout);
-        } else if !self.poll() {
+        } else if !self.poll(Roles::all()) {
             // Another caller has the last action in hand.
             self.ports.park.wait(&self.work, seen, Some(Nanos::new(1_000_000)));
         }
@@ -83,7 +87,13 @@ impl Runtime {
     /// Executes one action on the caller, whether there are worker threads or not. False when
     /// there is nothing to do now.
     pub fn poll(&self) -> bool {
-        self.shared.poll()
+        self.poll_roles(Roles::all())
+    }
+
+    /// As [`Runtime::poll`], an action that one of the roles allows: for threads that are kept on
+    /// cores which suit only those.
+    pub fn poll_roles(&self, roles: Roles) -> bool {
+        self.shared.poll(roles)
     }
 }
 

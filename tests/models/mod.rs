@@ -67,7 +67,7 @@ pub fn parts(name: &str, path: &Path, codec: CodecId, threads: usize) -> Parts {
         compute: ComputeConfig { batch_tokens_max: 256, logit_rows_max: 1, workers_max: threads },
     };
     let team = leak(ThreadTeam::new(host.threads(), &FutexPark));
-    team.open(threads, &[]).unwrap();
+    team.open(threads).unwrap();
     let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
     Parts { model, config, ports }
 }

@@ -292,6 +292,7 @@ mod tests {
             ("mzcache run -p hi", ErrorKind::MissingRequiredArgument),
             ("mzcache run -m m -p hi --threads 0", ErrorKind::ValueValidation),
             ("mzcache run -m m -p hi -n 0", ErrorKind::ValueValidation),
+            ("mzcache run -m m -p hi --cores 6,7", ErrorKind::ValueValidation),
             ("mzcache demo -m m --shape qwen3-0.6b", ErrorKind::ArgumentConflict),
             ("mzcache demo --shape gpt5", ErrorKind::InvalidValue),
             ("mzcache demo --levels 50,200", ErrorKind::ValueValidation),

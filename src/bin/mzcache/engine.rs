@@ -15,8 +15,9 @@ use mzcache::infer::cpu::ComputeConfig;
 use mzcache::infer::gguf::Gguf;
 use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
 use mzcache::policy::Profile;
+use mzcache::port::affinity::CoreMap;
 use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
-use mzcache::runtime::{Options, Report, Worker};
+use mzcache::runtime::{Options, Report, WorkerCounts, WorkerList};
 use mzcache::state::{EvictPolicy, Roles};
 use mzcache::units::{ByteCount, CodecId, TokenCount};
 use std::cell::RefCell;
@@ -106,7 +107,7 @@ impl Engine {
             None => default_threads(),
         };
         let host = open_ports(model_path, cache)?;
-        let workers = workers(threads);
+        let workers = workers(threads, &options.cores.map())?;
         let codec = match options.codec {
             cli::Codec::One(codec) => codec,
             cli::Codec::Auto => {
@@ -138,14 +139,10 @@ impl Engine {
             },
         };
         let team: &'static ThreadTeam = leak(ThreadTeam::new(host.threads(), &FutexPark));
-        team.open(usize::from(threads), &[])?;
+        team.open(usize::from(threads))?;
         let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
         let mut session = open_session(model, &config, ports, options, cache, console)?;
-        if !session.runtime().stats().model_is_direct {
-            console.note(
-                "this file system refuses O_DIRECT; the model is read through the page cache",
-            );
-        }
+        note_stats(&session, workers.len(), console);
         let is_accelerated = session.opencl().is_some();
         session.runtime().set_overlap(options.overlap.runtime());
         Ok(Engine {
@@ -257,6 +254,21 @@ fn open_session(
     Ok(Session::open(model, config, memory, ports)?)
 }
 
+/// Says what is not as one would expect.
+fn note_stats(session: &Session, workers: usize, console: &mut Console<'_>) {
+    let stats = session.runtime().stats();
+    if !stats.model_is_direct {
+        console.note("this file system refuses O_DIRECT; the model is read through the page cache");
+    }
+    if stats.workers_unpinned > 0 {
+        console.note(&format!(
+            "{} of {workers} worker threads run on any core: theirs are offline, absent or not \
+             this process's to use",
+            stats.workers_unpinned,
+        ));
+    }
+}
+
 fn leak<T>(value: T) -> &'static T {
     // A session lives as long as the program.
     Box::leak(Box::new(value))
@@ -267,14 +279,16 @@ fn default_threads() -> u16 {
     u16::try_from(cores.min(mzcache::limits::WORKERS_MAX)).unwrap_or(1)
 }
 
-/// Two readers keep storage busy and use little CPU; the other roles share the cores.
-fn workers(threads: u16) -> Vec<Worker> {
-    let worker = |roles| Worker { roles, core: None };
-    let unpackers = usize::from(threads.div_ceil(2)).min(6);
-    let mut workers = vec![worker(Roles::READ); 2];
-    workers.extend(vec![worker(Roles::UNPACK); unpackers]);
-    workers.push(worker(Roles::ALLOCATE));
-    workers
+/// Two readers keep storage busy and use little CPU; unpackers share the cores, as far as the map
+/// has some for them; the cores that a map has for allocation are all used, up to a bound.
+fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
+    const WORKERS_OF_A_ROLE: usize = 6;
+    let counts = WorkerCounts {
+        allocate: map.allocate.len().clamp(1, WORKERS_OF_A_ROLE),
+        read: 2,
+        unpack: usize::from(threads.div_ceil(2)).min(WORKERS_OF_A_ROLE),
+    };
+    Ok(WorkerList::new(map, counts)?)
 }
 
 fn read_model(path: &Path) -> Outcome<(Model, Vocabulary)> {

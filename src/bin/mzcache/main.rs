@@ -16,6 +16,7 @@ mod baseline;
 mod choice;
 mod cli;
 mod commands;
+mod cores;
 mod engine;
 mod failure;
 mod measure;

@@ -29,6 +29,7 @@ fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
         vec![
             mz_pass_begin(handle, 1),
             mz_poll(handle),
+            mz_poll_roles(handle, 7),
             mz_wait_weights(handle, 0, &mut span),
             mz_release_weights(handle, 0),
             mz_wait_kv(handle, 0, &mut span, &mut count),

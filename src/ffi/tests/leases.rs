@@ -163,6 +163,33 @@ impl Shared {
 }
 
 #[test]
+fn spare_threads_do_what_their_roles_allow_and_no_more() {
+    const ALLOCATE: u32 = MzRole::Allocate as u32;
+    const OTHERS: u32 = MzRole::Read as u32 | MzRole::Unpack as u32;
+    let world = World::filled();
+    world.evict();
+    for unknown in [8, 15, 256, u32::MAX] {
+        assert_eq!(world.call_with(mz_poll_roles, unknown), err(MzErr::Unsupported));
+    }
+    assert_eq!(world.last().code, err(MzErr::Unsupported));
+    assert_eq!(world.call_with(mz_pass_begin, TOKENS), MZ_OK);
+    let poll = |roles| {
+        let mut count = 0;
+        while world.call_with(mz_poll_roles, roles) == 1 {
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(poll(0), 0);
+    assert_eq!((poll(OTHERS), world.live_regions()), (0, 0), "there is nothing to fill yet");
+    assert!(poll(ALLOCATE) > 0 && world.live_regions() > 0);
+    assert!(poll(OTHERS) > 0);
+    while poll(ALLOCATE) + poll(OTHERS) > 0 {}
+    assert_eq!(world.call(mz_restore), MZ_OK);
+    world.check_all();
+}
+
+#[test]
 fn spare_threads_poll_while_one_computes_and_one_evicts() {
     let world = World::filled();
     let shared = Shared(world.handle);

@@ -7,9 +7,11 @@
 //! [`File`] and [`RowFile`] read and write files, [`MappedFile`] shows a file's header at open,
 //! [`AnonymousMemory`] hands out shared buffers, [`map_arena`] the caller's one piece of memory,
 //! [`ProcessMeter`] measures, [`MonotonicClock`] tells the time, [`FutexPark`] waits,
-//! [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks and joins on them.
+//! [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks and joins on them,
+//! [`host_topology`] describes the cores that they may run on.
 //! [`HostPorts`] is the usual set.
 
+mod affinity;
 mod arena;
 #[cfg(feature = "opencl")]
 pub(in crate::port) mod child;
@@ -31,6 +33,7 @@ mod transfer;
 #[cfg(feature = "opencl")]
 pub(in crate::port) mod whole;
 
+pub use affinity::{host_topology, read_topology};
 pub use arena::{map_arena, unmap_arena};
 pub use clock::MonotonicClock;
 pub use file::File;

@@ -79,9 +79,10 @@ impl ThreadTeam {
         }
     }
 
-    /// Starts the helpers of a team of `width`, the caller included. Helper `i` runs on `cores[i]`,
-    /// or anywhere where there is none. On failure the helpers that had started are gone again.
-    pub fn open(&'static self, width: usize, cores: &[Option<u16>]) -> Result<()> {
+    /// Starts the helpers of a team of `width`, the caller included. They run anywhere: a run ends
+    /// with its last part, so one that waits for its core would hold up all. On failure the helpers
+    /// that had started are gone again.
+    pub fn open(&'static self, width: usize) -> Result<()> {
         if !(1..=WORKERS_MAX).contains(&width) {
             return Err(Error::new(Code::InvalidArgument, "team width").with(width));
         }
@@ -97,7 +98,6 @@ impl ThreadTeam {
             let spec = ThreadSpec {
                 name: core::str::from_utf8(&name).unwrap_or("mz-team"),
                 stack_bytes: TEAM_STACK_BYTES,
-                core: cores.get(index).copied().flatten(),
             };
             match self.threads.spawn(spec, &self.desk) {
                 Ok(thread) => *helper = Some(thread),

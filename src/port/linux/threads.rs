@@ -10,6 +10,7 @@
 //! start page even if the table is moved or dropped meanwhile. A dropped table leaves its running
 //! threads alone. The C library itself allocates a thread's control block; nothing else does.
 
+use super::affinity::pin_current;
 use super::errno;
 use super::pages::{map, page_bytes, unmap, whole_pages};
 use crate::error::{Code, Error, Result};
@@ -56,7 +57,6 @@ struct Stack {
 /// What a new thread reads before its body runs.
 struct Start {
     name: [u8; NAME_BYTES],
-    core: Option<u16>,
     body: &'static dyn Body,
 }
 
@@ -105,7 +105,7 @@ impl Threads for PosixThreads {
             return Err(Error::new(Code::LimitExceeded, "threads").with(THREADS_MAX));
         };
         let slot = &self.slots[index];
-        match create(stack, Start { name, core: spec.core, body }) {
+        match create(stack, Start { name, body }) {
             Ok(handle) => {
                 // SAFETY: the slot is taken, by us.
                 unsafe { *slot.thread.get() = Some(Thread { handle, stack }) };
@@ -137,6 +137,10 @@ impl Threads for PosixThreads {
         assert!(joined == 0);
         stack.unmap();
         slot.word.store((running - RUNNING).wrapping_add(PHASES));
+    }
+
+    fn pin(&self, core: u16) -> Result<()> {
+        pin_current(core)
     }
 }
 
@@ -258,19 +262,6 @@ extern "C" fn entry(argument: *mut c_void) -> *mut c_void {
     let start = unsafe { &*argument.cast::<Start>() };
     // SAFETY: the name ends with a NUL, by `name_bytes`.
     unsafe { libc::prctl(libc::PR_SET_NAME, start.name.as_ptr()) };
-    if let Some(core) = start.core {
-        pin_to(core);
-    }
     start.body.run();
     ptr::null_mut()
-}
-
-/// Pins this thread. A core that is absent, offline or outside the cpuset means "run anywhere".
-fn pin_to(core: u16) {
-    let cores = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
-    let core = usize::from(core);
-    // A core beyond the set would be out of its bounds.
-    if core < cores {
-        core_affinity::set_for_current(core_affinity::CoreId { id: core });
-    }
 }

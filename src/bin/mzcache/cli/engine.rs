@@ -1,5 +1,6 @@
 //! How models are kept, moved and computed: options that several commands take.
 
+use crate::cores::{self, Cores};
 use clap::{Args, ValueEnum};
 use mzcache::port::opencl::MemoryMode;
 use mzcache::units::CodecId;
@@ -36,6 +37,11 @@ pub struct Engine {
     /// Compute threads [default: all cores].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+    /// Cores of the worker threads: `auto` for the big ones to unpack and read and the middle ones
+    /// to allocate, where a machine has such; `none` for any; `sm8750` or `sm8650` for these chips;
+    /// or your own, such as read=6,7;unpack=6,7;allocate=2-5.
+    #[arg(long, value_name = "CORES", default_value = "auto", value_parser = cores::parse)]
+    pub cores: Cores,
     /// The profile to plan by [default: profile.txt in the cache directory].
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
@@ -55,7 +61,7 @@ impl Engine {
     }
 
     /// On the processor, with the cache as it is computed.
-    pub const fn to_measure(threads: Option<u16>) -> Engine {
+    pub fn to_measure(threads: Option<u16>) -> Engine {
         Engine {
             codec: Codec::One(CodecId::Raw),
             order: Order::BackwardOut,
@@ -69,6 +75,7 @@ impl Engine {
                 is_measured: false,
             },
             threads,
+            cores: Cores::anywhere(),
             profile: None,
             trace: None,
         }

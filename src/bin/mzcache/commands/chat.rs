@@ -175,7 +175,8 @@ impl Conversation<'_, '_> {
             "context     {} tokens\n\
              in memory   weights {}, KV {}; packed {} in {} segments\n\
              on flash    {} chunks; {} written, {} read\n\
-             missing     {} units\n",
+             missing     {} units\n\
+             threads     {} workers on their cores, {} that did not get theirs\n",
             stats.tokens,
             Size(tally.weight_bytes),
             Size(tally.kv_bytes),
@@ -185,6 +186,8 @@ impl Conversation<'_, '_> {
             Size(stats.flash.map_or(0, |flash| flash.written_bytes)),
             Size(stats.flash.map_or(0, |flash| flash.read_bytes)),
             tally.missing,
+            stats.workers_pinned,
+            stats.workers_unpinned,
         )
     }
 }

@@ -1,30 +1,38 @@
-//! The rows of the 4-bit format: of K one channel of up to 256 tokens, of V one token in one head.
+//! The codes of the 4-bit format: of K by channel for up to 256 tokens, of V by token, in one head.
 //!
-//! Owns the definition of both kinds of row, and the portable functions that are the oracle of all
-//! others; `codec::kv4` says how rows make up a chunk.
+//! Owns the definition of both, the entries of the table, and for V the portable functions that are
+//! the oracle of all others; `channels` has those for K. `codec::kv4` says how codes make up a
+//! chunk.
 //!
-//! A row of K has its least and its greatest value, which are codes 0 and the last; the others lie
-//! between them at equal distances. Its tokens come in blocks of 32, the last one filled up with
-//! code 0. The nibble plane has 16 bytes a block: byte `j` holds the low four bits of token `j` in
-//! its low half and those of token `j + 16` in its high half. Codes of 5 bits have a plane of 4
-//! bytes a block behind it: bit `k` of byte `j` is bit 4 of token `8 j + k`. Codes of 6 bits have
-//! one of 8 bytes: byte `j` holds bits 4 and 5 of tokens `j`, `j + 8`, `j + 16` and `j + 24`, from
-//! the low end.
+//! A channel of K has a least and a greatest value, and a step that follows from them and from the
+//! width of its codes: the least number that reaches the greatest value with the last code and
+//! has so few significant bits that its product with any code is an F16 value. Code `c` stands for
+//! the least value plus `c` steps, rounded once to F16, or for the greatest value if that is less.
+//! Arithmetic in F16 with a fused addition and arithmetic in F32 with or without one therefore give
+//! the same.
 //!
-//! A row of V has one step, and codes of two's complement from -7 to 7: byte `j` holds that of
+//! Codes lie by tokens, as values do. A token has 4 bytes for 8 channels: byte `j` holds the low
+//! four bits of channel `j` in its low half and those of channel `j + 4` in its high half. What is
+//! above them comes in blocks of 8 tokens, the last one filled up with code 0: one byte for each
+//! channel of 5 bits or 6, which holds bit 4 of its first token in the highest bit and so on; then
+//! one for each channel of 6 bits, with bit 5. Their order: by groups of 32 channels, in a group
+//! those of low halves before those of high ones.
+//!
+//! A token of V has one step, and codes of two's complement from -7 to 7: byte `j` holds that of
 //! channel `2 j` in its low half and that of channel `2 j + 1` in its high half.
 
+mod channels;
 #[cfg(test)]
 mod tests;
 
-use super::portable::{
-    F16_INFINITY, F16_MAGNITUDE, f16_from_f32, f32_from_f16, q8_absmax, scale_word, step_of,
-};
+use super::portable::{F16_INFINITY, f16_from_f32, f32_from_f16, q8_absmax, scale_word, step_of};
+pub use channels::{CHANNELS_MAX, Kv4Channels, Kv4Row};
+pub(super) use channels::{Factors, GROUP, HALF, Scales, Upper, UpperPlane};
+pub use channels::{decode, encode, spread};
+pub(super) use channels::{decode_from, encode_from, padded, span_of, spread_from};
 
-/// Tokens of one block.
-pub const KV4_BLOCK: usize = 32;
-/// Bytes of one block's nibbles.
-pub const KV4_NIBBLE_BYTES: usize = KV4_BLOCK / 2;
+/// Tokens whose upper bits of a channel are one byte.
+pub const KV4_BLOCK: usize = 8;
 /// Greatest code of V.
 const V_MAX: f32 = 7.0;
 /// 9352: the greatest step of V; 7 times the next one would be no F16 value.
@@ -42,8 +50,8 @@ pub const fn kv4_step(word: u16) -> f32 {
     step_of(word, V_MAX)
 }
 
-/// Least and greatest value of a row of K.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Least and greatest value of a channel of K.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kv4Span {
     /// F16 bits; minus zero counts as zero.
     pub min: u16,
@@ -53,118 +61,90 @@ pub struct Kv4Span {
     pub is_finite: bool,
 }
 
-/// How a row of K is coded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kv4Row {
-    /// The value of code 0, F16 bits.
-    pub min: u16,
-    /// The value of the last code.
-    pub max: u16,
-    /// Bits of a code, 4 to 6.
-    pub width: u8,
-}
-
-impl Kv4Row {
-    /// The last code.
-    #[inline(always)]
-    pub const fn top(&self) -> u8 {
-        (1 << self.width) - 1
-    }
-
-    /// The distance between codes.
-    #[inline(always)]
-    pub fn step(&self) -> f32 {
-        (f32_from_f16(self.max) - f32_from_f16(self.min)) / f32::from(self.top())
-    }
-
-    /// Whether every code finds itself again after its value was rounded to F16: the distance is at
-    /// least 1.25 units of the greatest value's last place. The ends must be finite.
-    pub fn is_stable(&self) -> bool {
-        let magnitude = (self.min & F16_MAGNITUDE).max(self.max & F16_MAGNITUDE);
-        let exponent = u32::from(magnitude >> 10).max(1);
-        let last_place = f32::from_bits((127 - 25 + exponent) << 23);
-        self.step() >= 1.25 * last_place
-    }
-
-    /// Bytes of its codes in `blocks` blocks.
-    #[inline(always)]
-    pub const fn code_bytes(&self, blocks: usize) -> usize {
-        let upper = match self.width {
-            5 => KV4_BLOCK / 8,
-            6 => KV4_BLOCK / 4,
-            _ => 0,
-        };
-        blocks * (KV4_NIBBLE_BYTES + upper)
-    }
-
-    /// The values of all codes; those past the last repeat it.
-    #[inline(always)]
-    pub(super) fn table(&self) -> [u16; 64] {
-        let (min, step, top) = (f32_from_f16(self.min), self.step(), self.top());
-        let mut table = [self.max; 64];
-        for (code, value) in (0..top).zip(&mut table) {
-            *value = f16_from_f32(f32::from(code) * step + min);
-        }
-        table
-    }
-}
-
 /// Finds [`Kv4Span`].
 #[derive(Clone, Copy, Debug)]
 pub struct Kv4Spread {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: unsafe fn(&[u16]) -> Kv4Span,
+    pub(super) run: unsafe fn(&[u16], &mut [Kv4Span]),
 }
 
 impl Kv4Spread {
-    /// Least and greatest of at least one value.
-    pub fn call(&self, values: &[u16]) -> Kv4Span {
+    /// Least and greatest value of each channel. `values` are those of at least one token.
+    pub fn call(&self, values: &[u16], spans: &mut [Kv4Span]) {
         assert!(!values.is_empty());
-        // SAFETY: not empty, just checked; the flags given to `Kernels::select` promise the CPU.
-        unsafe { (self.run)(values) }
+        check_channels(spans.len(), values.len());
+        // SAFETY: whole tokens, at least one, just checked; the flags given to `Kernels::select`
+        // promise the CPU.
+        unsafe { (self.run)(values, spans) }
     }
 }
 
-/// F16 values of a row of K to codes.
+/// F16 values of K to codes.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv4Encode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: unsafe fn(&[u16], &Kv4Row, &mut [u8]),
+    pub(super) run: unsafe fn(&[u16], &Kv4Channels<'_>, &mut [u8], &mut [u8]),
 }
 
 impl Kv4Encode {
-    /// Codes values that lie between the row's ends, which differ. `codes` has the row's bytes.
-    pub fn call(&self, values: &[u16], row: &Kv4Row, codes: &mut [u8]) {
-        check_row(values.len(), row, codes.len());
-        // SAFETY: width and lengths fit, just checked; the flags given to `Kernels::select` promise
-        // the CPU.
-        unsafe { (self.run)(values, row, codes) }
+    /// Codes tokens whose values lie between the ends of their channels, those of channels without
+    /// codes excepted. `nibbles` has a byte for two values, `upper` the channels'
+    /// [`Kv4Channels::upper_bytes`] for each block.
+    pub fn call(
+        &self,
+        values: &[u16],
+        channels: &Kv4Channels<'_>,
+        nibbles: &mut [u8],
+        upper: &mut [u8],
+    ) {
+        let blocks = check_codes(channels, values.len(), nibbles.len());
+        assert_eq!(upper.len(), blocks * channels.upper_bytes());
+        // SAFETY: whole tokens and matching lengths, just checked; the flags given to
+        // `Kernels::select` promise the CPU.
+        unsafe { (self.run)(values, channels, nibbles, upper) }
     }
 }
 
-/// Codes of a row of K back to F16 values.
+/// Codes of K back to F16 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv4Decode {
     /// The rung this entry comes from.
     pub isa: &'static str,
-    pub(super) run: unsafe fn(&Kv4Row, &[u8], &mut [u16]),
+    pub(super) run: unsafe fn(&Kv4Channels<'_>, &[u8], &[u8], &mut [u16]),
 }
 
 impl Kv4Decode {
-    /// Lengths as for [`Kv4Encode::call`]; any codes and finite ends are safe.
-    pub fn call(&self, row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-        check_row(values.len(), row, codes.len());
-        // SAFETY: width and lengths fit, just checked; the flags given to `Kernels::select` promise
-        // the CPU.
-        unsafe { (self.run)(row, codes, values) }
+    /// Lengths as for [`Kv4Encode::call`], but `upper` may be longer. Any codes and ends are safe;
+    /// the values mean something where channels with codes are [stable](Kv4Row::is_stable).
+    pub fn call(
+        &self,
+        channels: &Kv4Channels<'_>,
+        nibbles: &[u8],
+        upper: &[u8],
+        values: &mut [u16],
+    ) {
+        let blocks = check_codes(channels, values.len(), nibbles.len());
+        assert!(upper.len() >= blocks * channels.upper_bytes());
+        // SAFETY: whole tokens and matching lengths, just checked; the flags given to
+        // `Kernels::select` promise the CPU.
+        unsafe { (self.run)(channels, nibbles, upper, values) }
     }
 }
 
-fn check_row(values: usize, row: &Kv4Row, codes: usize) {
-    assert!((4..=6).contains(&row.width));
-    assert_eq!(codes, row.code_bytes(values.div_ceil(KV4_BLOCK)));
+fn check_channels(channels: usize, values: usize) {
+    assert!(channels.is_multiple_of(8) && (8..=CHANNELS_MAX).contains(&channels));
+    assert!(values.is_multiple_of(channels));
+}
+
+/// The number of blocks.
+fn check_codes(channels: &Kv4Channels<'_>, values: usize, nibbles: usize) -> usize {
+    let count = channels.ends.len();
+    assert_eq!(count, channels.widths.len());
+    check_channels(count, values);
+    assert_eq!(nibbles, values / 2);
+    (values / count).div_ceil(KV4_BLOCK)
 }
 
 /// F16 rows of V to codes and one scale word each.
@@ -219,31 +199,6 @@ fn check_v_rows(values: usize, row_values: usize, scales: usize, codes: usize) {
     assert_eq!(codes, values / 2);
 }
 
-/// Least and greatest value of a row.
-pub fn spread(values: &[u16]) -> Kv4Span {
-    spread_from((i16::MAX, i16::MIN, 0), values)
-}
-
-/// A number that is ordered as the F16 value is; its own inverse but for the type.
-#[inline(always)]
-const fn ordered(half: u16) -> i16 {
-    let bits = half.cast_signed();
-    bits ^ (bits >> 15 & i16::MAX)
-}
-
-/// Continues from what was seen before: least and greatest in order, and greatest magnitude.
-#[inline(always)]
-pub(super) fn spread_from((min, max, magnitude): (i16, i16, u16), values: &[u16]) -> Kv4Span {
-    let min = values.iter().fold(min, |min, &half| min.min(ordered(half)));
-    let max = values.iter().fold(max, |max, &half| max.max(ordered(half)));
-    let magnitude = q8_absmax(magnitude, values);
-    let half = |number: i16| match ordered(number.cast_unsigned()).cast_unsigned() {
-        0x8000 => 0,
-        half => half,
-    };
-    Kv4Span { min: half(min), max: half(max), is_finite: magnitude < F16_INFINITY }
-}
-
 /// The nearest integer as its low byte; ties go to the even one.
 #[inline(always)]
 fn nearest(number: f32) -> u8 {
@@ -251,98 +206,6 @@ fn nearest(number: f32) -> u8 {
     const ROUNDER: f32 = 12_582_912.0;
     let [code, ..] = (number + ROUNDER).to_bits().to_le_bytes();
     code
-}
-
-/// Codes a row of K.
-pub fn encode(values: &[u16], row: &Kv4Row, codes: &mut [u8]) {
-    let (nibbles, upper) = codes.split_at_mut(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks_mut::<KV4_NIBBLE_BYTES>();
-    let upper_bytes = upper.len() / nibbles.len().max(1);
-    for (block, (values, nibbles)) in values.chunks(KV4_BLOCK).zip(nibbles).enumerate() {
-        encode_block(values, row, nibbles, &mut upper[block * upper_bytes..][..upper_bytes]);
-    }
-}
-
-/// Codes up to one block.
-#[inline(always)]
-pub(super) fn encode_block(
-    values: &[u16],
-    row: &Kv4Row,
-    nibbles: &mut [u8; KV4_NIBBLE_BYTES],
-    upper: &mut [u8],
-) {
-    let (min, steps_per_one, top) = (f32_from_f16(row.min), 1.0 / row.step(), row.top());
-    let mut codes = [0; KV4_BLOCK];
-    for (code, &half) in codes.iter_mut().zip(values) {
-        *code = nearest((f32_from_f16(half) - min) * steps_per_one) & top;
-    }
-    put_block(&codes, row.width, nibbles, upper);
-}
-
-/// Writes the planes of one block.
-#[inline(always)]
-fn put_block(
-    codes: &[u8; KV4_BLOCK],
-    width: u8,
-    nibbles: &mut [u8; KV4_NIBBLE_BYTES],
-    upper: &mut [u8],
-) {
-    for (j, byte) in nibbles.iter_mut().enumerate() {
-        *byte = codes[j] & 15 | codes[j + 16] << 4;
-    }
-    match width {
-        5 => {
-            for (byte, codes) in upper.iter_mut().zip(codes.chunks_exact(8)) {
-                *byte = (0..8).fold(0, |byte, k| byte | (codes[k] >> 4 & 1) << k);
-            }
-        }
-        6 => {
-            for (j, byte) in upper.iter_mut().enumerate() {
-                *byte = (0..4).fold(0, |byte, k| byte | (codes[j + 8 * k] >> 4 & 3) << (2 * k));
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Reads the planes of one block.
-#[inline(always)]
-fn block_of(width: u8, nibbles: &[u8; KV4_NIBBLE_BYTES], upper: &[u8]) -> [u8; KV4_BLOCK] {
-    core::array::from_fn(|token| {
-        let low = nibbles[token % 16] >> (4 * (token / 16)) & 15;
-        let high = match width {
-            5 => upper[token / 8] >> (token % 8) & 1,
-            6 => upper[token % 8] >> (2 * (token / 8)) & 3,
-            _ => 0,
-        };
-        low | high << 4
-    })
-}
-
-/// Decodes a row of K.
-pub fn decode(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    decode_blocks(&row.table(), row.width, 0, codes, values);
-}
-
-/// Decodes a row of K from a block on, by its table.
-#[inline(always)]
-pub(super) fn decode_blocks(
-    table: &[u16; 64],
-    width: u8,
-    first: usize,
-    codes: &[u8],
-    values: &mut [u16],
-) {
-    let blocks = values.len().div_ceil(KV4_BLOCK);
-    let (nibbles, upper) = codes.split_at(blocks * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks::<KV4_NIBBLE_BYTES>();
-    let upper_bytes = upper.len() / blocks.max(1);
-    for (block, values) in values.chunks_mut(KV4_BLOCK).enumerate().skip(first) {
-        let codes = block_of(width, &nibbles[block], &upper[block * upper_bytes..]);
-        for (value, code) in values.iter_mut().zip(codes) {
-            *value = table[usize::from(code)];
-        }
-    }
 }
 
 /// Codes rows of V; false when a value is not finite.

@@ -39,7 +39,8 @@ mod tests;
 pub use cachegen::{CacheGenDecode, CacheGenEncode, CacheGenQuantize};
 pub use cpu::CpuFlags;
 pub use huffman::{HuffmanDecode, HuffmanEncode};
-pub use kv4::{Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode};
+pub use kv4::{Kv4Channels, Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread};
+pub use kv4::{Kv4VDecode, Kv4VEncode};
 pub use lattice::{LatticePack, LatticeUnpack, Sums};
 pub use typed::{Crc32c, F16ToF32, F32ToF16, Matrix, Q8_GROUP, Q8Pack, Q8Unpack, Transpose};
 
@@ -79,11 +80,11 @@ pub struct Kernels {
     pub sums: Sums,
     /// Rows to columns.
     pub transpose: Transpose,
-    /// Ends of a K row.
+    /// Ends of K's channels.
     pub kv4_spread: Kv4Spread,
-    /// A K row to 4 to 6-bit codes.
+    /// K to 4 to 6-bit codes.
     pub kv4_encode: Kv4Encode,
-    /// 4 to 6-bit codes to a K row.
+    /// 4 to 6-bit codes to K.
     pub kv4_decode: Kv4Decode,
     /// V rows to 4-bit codes.
     pub kv4_v_encode: Kv4VEncode,

@@ -30,6 +30,23 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
     kv4_avx512::improve(kv4::improve(table, flags), flags)
 }
 
+/// Asks for the lines of `count` values that lie a little behind these, because they are written
+/// soon: storing then does not wait for their old contents.
+#[inline(always)]
+fn expect_writes(values: &[u16], count: usize) {
+    /// Values from one to the other: 2 KiB.
+    const AHEAD: usize = 1024;
+    for value in (0..count).step_by(32) {
+        let line = values.as_ptr().wrapping_add(AHEAD + value);
+        // SAFETY: it neither reads nor writes, and never faults, wherever the line lies.
+        unsafe {
+            core::arch::asm!(
+                "prefetchw [{}]", in(reg) line, options(readonly, nostack, preserves_flags),
+            );
+        }
+    }
+}
+
 /// Needs AVX and F16C, and equal lengths.
 #[target_feature(enable = "avx,f16c")]
 fn f16_to_f32_f16c(from: &[u16], to: &mut [f32]) {

@@ -1,10 +1,10 @@
-//! Unpacking: rows are decoded and brought to where the layout wants them.
+//! Unpacking: tokens are decoded and brought to where the layout wants them.
 
-use super::{CONSTANT, MISALIGNED, Planes, TILE_STRIDE, TOKENS, V_TOKENS, VERBATIM, k_rows};
+use super::{MISALIGNED, Planes, TOKENS, VERBATIM, k_rows};
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry};
 use crate::error::Result;
-use crate::kernel::{Kernels, Kv4Row, Matrix};
+use crate::kernel::{Kernels, Kv4Channels, Matrix};
 
 /// A checked payload.
 pub(super) struct Reader<'a> {
@@ -15,76 +15,56 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Has `body` fill each K channel's valid values along the tokens.
-    fn k_rows(&self, tile: &mut [u16], part: &mut [u16], mut body: impl FnMut(usize, &mut [u16])) {
-        let head_dim = self.geometry.head_dim();
-        let tokens = usize::from(self.geometry.tokens);
-        if self.geometry.layout == ChunkLayout::ChannelMajor {
-            for (channel, row) in part.chunks_exact_mut(TOKENS).take(head_dim).enumerate() {
-                body(channel, &mut row[..tokens]);
-            }
-            return;
+    pub(super) fn read(&self, part: usize, tile: &mut [u16], values: &mut [u16]) -> Result<()> {
+        let (tokens, head_dim) = (self.planes.tokens, self.geometry.head_dim());
+        if self.geometry.layout == ChunkLayout::TokenMajor {
+            return self.read_tokens(part, &mut values[..tokens * head_dim]);
         }
-        for (channel, row) in tile.chunks_exact_mut(TILE_STRIDE).enumerate() {
-            body(channel, &mut row[..tokens]);
-        }
-        let matrix = Matrix {
-            rows: head_dim,
-            columns: tokens,
-            from_stride: TILE_STRIDE,
-            to_stride: head_dim,
-        };
-        self.kernels.transpose.call(&matrix, tile, part);
-    }
-
-    pub(super) fn read_k(&self, head: usize, tile: &mut [u16], part: &mut [u16]) -> Result<()> {
-        let (ends, widths) = k_rows(&self.planes, self.payload)?;
-        let first = head * self.geometry.head_dim();
-        let bytes = |width: &u8| self.planes.code_bytes(*width).unwrap_or(0);
-        let before: usize = widths[..first].iter().map(bytes).sum();
-        let mut codes = &self.payload[self.planes.k_codes + before..];
-        self.k_rows(tile, part, |channel, values| {
-            let (&[min, max], &width) = (&ends[first + channel], &widths[first + channel]);
-            let (own, behind) = codes.split_at(bytes(&width));
-            codes = behind;
-            match width {
-                CONSTANT => values.fill(min),
-                VERBATIM => {
-                    let (halves, _) = own.as_chunks::<2>();
-                    for (value, &half) in values.iter_mut().zip(halves) {
-                        *value = u16::from_le_bytes(half);
-                    }
-                }
-                _ => self.kernels.kv4_decode.call(&Kv4Row { min, max, width }, own, values),
-            }
-        });
+        self.read_tokens(part, tile)?;
+        let matrix =
+            Matrix { rows: tokens, columns: head_dim, from_stride: head_dim, to_stride: TOKENS };
+        self.kernels.transpose.call(&matrix, tile, values);
         Ok(())
     }
 
-    pub(super) fn read_v(&self, head: usize, tile: &mut [u16], part: &mut [u16]) -> Result<()> {
-        let (head_dim, tokens) = (self.geometry.head_dim(), usize::from(self.geometry.tokens));
-        let Planes { v_scales, v_codes, .. } = self.planes;
+    /// The valid values of one part by tokens.
+    fn read_tokens(&self, part: usize, values: &mut [u16]) -> Result<()> {
+        match part.checked_sub(usize::from(self.geometry.shape.kv_heads)) {
+            None => self.read_k(part, values),
+            Some(head) => self.read_v(head, values),
+        }
+    }
+
+    fn read_k(&self, head: usize, values: &mut [u16]) -> Result<()> {
+        let (ends, widths) = k_rows(&self.planes, self.payload)?;
+        let head_dim = self.geometry.head_dim();
+        let first = head * head_dim;
+        let (upper, verbatim) = self.planes.rest_bytes(&widths[..first]);
+        let rest = &self.payload[self.planes.k_rest + upper + verbatim..];
+        let (ends, widths) = (&ends[first..][..head_dim], &widths[first..][..head_dim]);
+        let nibbles = &self.payload[self.planes.k_codes + head * values.len() / 2..];
+        let nibbles = &nibbles[..values.len() / 2];
+        self.kernels.kv4_decode.call(&Kv4Channels { ends, widths }, nibbles, rest, values);
+        let (upper, verbatim) = self.planes.rest_bytes(widths);
+        if verbatim > 0 {
+            let (mut halves, _) = rest[upper..].as_chunks::<2>();
+            for (channel, _) in widths.iter().enumerate().filter(|(_, width)| **width == VERBATIM) {
+                let (own, behind) = halves.split_at(self.planes.tokens);
+                for (value, &half) in values[channel..].iter_mut().step_by(head_dim).zip(own) {
+                    *value = u16::from_le_bytes(half);
+                }
+                halves = behind;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_v(&self, head: usize, values: &mut [u16]) -> Result<()> {
+        let Planes { tokens, v_scales, v_codes, .. } = self.planes;
         let scales = view::numbers::<u16>(&self.payload[v_scales..v_codes]).ok_or(MISALIGNED)?;
         let scales = &scales[head * tokens..][..tokens];
-        let row_bytes = head_dim / 2;
-        let codes = &self.payload[v_codes + head * tokens * row_bytes..][..tokens * row_bytes];
-        let decode = self.kernels.kv4_v_decode;
-        if self.geometry.layout == ChunkLayout::TokenMajor {
-            decode.call(scales, codes, head_dim, &mut part[..tokens * head_dim]);
-            return Ok(());
-        }
-        let groups = scales.chunks(V_TOKENS).zip(codes.chunks(V_TOKENS * row_bytes));
-        for ((scales, codes), first) in groups.zip((0..).step_by(V_TOKENS)) {
-            let rows = &mut tile[..scales.len() * head_dim];
-            decode.call(scales, codes, head_dim, rows);
-            let matrix = Matrix {
-                rows: scales.len(),
-                columns: head_dim,
-                from_stride: head_dim,
-                to_stride: TOKENS,
-            };
-            self.kernels.transpose.call(&matrix, rows, &mut part[first..]);
-        }
+        let codes = &self.payload[v_codes + head * values.len() / 2..][..values.len() / 2];
+        self.kernels.kv4_v_decode.call(scales, codes, self.geometry.head_dim(), values);
         Ok(())
     }
 }

@@ -1,15 +1,14 @@
-//! Packing: rows are brought together where they do not lie so, measured and coded.
+//! Packing: tokens are brought together where they do not lie so, measured and coded.
 
-use super::{
-    CONSTANT, K_STEPS, MISALIGNED, Planes, TILE_STRIDE, TOKENS, V_TOKENS, VERBATIM, WIDTH_BLIND,
-};
+use super::{CONSTANT, K_STEPS, MISALIGNED, Planes, TOKENS, VERBATIM, WIDTH_BLIND};
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry, LayerSteps};
 use crate::error::Result;
+use crate::kernel::kv4::CHANNELS_MAX;
 use crate::kernel::portable::f32_from_f16;
-use crate::kernel::{Kernels, Kv4Row, Kv4Span, Matrix};
+use crate::kernel::{Kernels, Kv4Channels, Kv4Row, Kv4Span, Matrix};
 
-/// How a K row is stored, and with which ends.
+/// How a channel of K is stored, and with which ends.
 pub(crate) fn choose(span: &Kv4Span, step: Option<f32>) -> Kv4Row {
     let Kv4Span { min, max, is_finite } = *span;
     let row = |min, max, width| Kv4Row { min, max, width };
@@ -42,120 +41,103 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Calls `body` with each channel's index and its valid values along the tokens.
-    fn k_rows(
-        kernels: &Kernels,
-        geometry: &Geometry,
-        tile: &mut [u16],
-        part: &[u16],
-        mut body: impl FnMut(usize, &[u16]),
-    ) {
-        let (head_dim, tokens) = (geometry.head_dim(), usize::from(geometry.tokens));
-        if geometry.layout == ChunkLayout::ChannelMajor {
-            for (channel, row) in part.chunks_exact(TOKENS).take(head_dim).enumerate() {
-                body(channel, &row[..tokens]);
-            }
-            return;
+    /// The valid values of one part by tokens.
+    fn tokens<'a>(&'a mut self, part: &'a [u16]) -> &'a [u16] {
+        if self.geometry.layout == ChunkLayout::TokenMajor {
+            return &part[..self.geometry.part_valid_values()];
         }
+        let head_dim = self.geometry.head_dim();
         let matrix = Matrix {
-            rows: tokens,
-            columns: head_dim,
-            from_stride: head_dim,
-            to_stride: TILE_STRIDE,
+            rows: head_dim,
+            columns: self.planes.tokens,
+            from_stride: TOKENS,
+            to_stride: head_dim,
         };
-        kernels.transpose.call(&matrix, part, tile);
-        for (channel, row) in tile.chunks_exact(TILE_STRIDE).enumerate() {
-            body(channel, &row[..tokens]);
-        }
+        self.kernels.transpose.call(&matrix, part, self.tile);
+        self.tile
     }
 
     /// Writes both planes of V; false when a value is not finite.
     pub(super) fn write_v(&mut self, chunk: &[u16], fixed: &mut [u8]) -> Result<bool> {
-        let heads = usize::from(self.geometry.shape.kv_heads);
-        let tokens = usize::from(self.geometry.tokens);
-        let row_bytes = self.geometry.head_dim() / 2;
-        let (before, mut codes) = fixed.split_at_mut(self.planes.v_codes);
-        let scales = &mut before[self.planes.v_scales..];
-        let mut scales = view::numbers_mut::<u16>(scales).ok_or(MISALIGNED)?;
-        for part in chunk.chunks_exact(self.geometry.part_values()).skip(heads).take(heads) {
-            let (part_scales, scales_behind) = scales.split_at_mut(tokens);
-            let (part_codes, codes_behind) = codes.split_at_mut(tokens * row_bytes);
-            if !self.write_v_part(part, part_scales, part_codes) {
+        let (heads, head_dim) =
+            (usize::from(self.geometry.shape.kv_heads), self.geometry.head_dim());
+        let Planes { tokens, v_scales, v_codes, k_codes, .. } = self.planes;
+        let (before, codes) = fixed[..k_codes].split_at_mut(v_codes);
+        let scales = view::numbers_mut::<u16>(&mut before[v_scales..]).ok_or(MISALIGNED)?;
+        scales[heads * tokens..].fill(0);
+        codes[heads * tokens * head_dim / 2..].fill(0);
+        let planes =
+            scales.chunks_exact_mut(tokens).zip(codes.chunks_exact_mut(tokens * head_dim / 2));
+        let parts = chunk.chunks_exact(self.geometry.part_values()).skip(heads).take(heads);
+        for (part, (scales, codes)) in parts.zip(planes) {
+            let encode = self.kernels.kv4_v_encode;
+            if !encode.call(self.tokens(part), head_dim, scales, codes) {
                 return Ok(false);
             }
-            (scales, codes) = (scales_behind, codes_behind);
         }
-        scales.fill(0);
-        codes.fill(0);
         Ok(true)
     }
 
-    /// Writes the rows of one head; false when a value is not finite.
-    fn write_v_part(&mut self, part: &[u16], scales: &mut [u16], codes: &mut [u8]) -> bool {
-        let (head_dim, encode) = (self.geometry.head_dim(), self.kernels.kv4_v_encode);
-        if self.geometry.layout == ChunkLayout::TokenMajor {
-            return encode.call(&part[..scales.len() * head_dim], head_dim, scales, codes);
-        }
-        let groups = scales.chunks_mut(V_TOKENS).zip(codes.chunks_mut(V_TOKENS * head_dim / 2));
-        for ((scales, codes), first) in groups.zip((0..).step_by(V_TOKENS)) {
-            let rows = &mut self.tile[..scales.len() * head_dim];
-            let matrix = Matrix {
-                rows: head_dim,
-                columns: scales.len(),
-                from_stride: TOKENS,
-                to_stride: head_dim,
-            };
-            self.kernels.transpose.call(&matrix, &part[first..], rows);
-            if !encode.call(rows, head_dim, scales, codes) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Writes the planes of K; the bytes of its codes, or `None` when these are too many.
+    /// Writes the planes of K; the bytes behind the fixed ones, or `None` when these are too many.
     pub(super) fn write_k(
         &mut self,
         steps: Option<LayerSteps<'_>>,
         chunk: &[u16],
         fixed: &mut [u8],
-        codes: &mut [u8],
+        mut rest: &mut [u8],
     ) -> Result<Option<usize>> {
-        let Writer { kernels, geometry, planes, .. } = *self;
-        let (ends, rest) = fixed.split_at_mut(planes.k_widths);
+        let (planes, head_dim) = (self.planes, self.geometry.head_dim());
+        let (ends, others) = fixed.split_at_mut(planes.k_widths);
         let (ends, _) = view::numbers_mut::<u16>(ends).ok_or(MISALIGNED)?.as_chunks_mut::<2>();
-        let widths = &mut rest[..planes.v_scales - planes.k_widths];
-        let mut used = Some(0usize);
-        let heads = chunk.chunks_exact(geometry.part_values()).enumerate();
-        for (head, part) in heads.take(usize::from(geometry.shape.kv_heads)) {
-            Self::k_rows(kernels, geometry, self.tile, part, |channel, values| {
-                let place = head * geometry.head_dim() + channel;
-                let step = steps.and_then(|steps| steps.k.get(place).copied());
-                let row = choose(&kernels.kv4_spread.call(values), step);
-                ends[place] = [row.min, row.max];
-                widths[place] = row.width;
-                used = used.and_then(|start| {
-                    let end = start + planes.code_bytes(row.width)?;
-                    write_row(kernels, &row, values, codes.get_mut(start..end)?);
-                    Some(end)
-                });
-            });
-        }
+        let (widths, others) = others.split_at_mut(planes.v_scales - planes.k_widths);
+        let nibbles = &mut others[planes.k_codes - planes.v_scales..];
         ends[planes.rows..].fill([0; 2]);
         widths[planes.rows..].fill(0);
-        Ok(used)
+        nibbles[planes.rows * planes.tokens / 2..].fill(0);
+        let room = rest.len();
+        let nibbles = nibbles.chunks_exact_mut(planes.tokens * head_dim / 2);
+        let channels = ends.chunks_exact_mut(head_dim).zip(widths.chunks_exact_mut(head_dim));
+        let parts = chunk.chunks_exact(self.geometry.part_values()).enumerate();
+        for (((head, part), nibbles), (ends, widths)) in parts.zip(nibbles).zip(channels) {
+            let kernels = self.kernels;
+            let values = self.tokens(part);
+            let steps = steps.map(|steps| &steps.k[head * head_dim..]);
+            choose_all(kernels, values, steps, ends, widths);
+            let (upper, verbatim) = planes.rest_bytes(widths);
+            let Some((own, behind)) = rest.split_at_mut_checked(upper + verbatim) else {
+                return Ok(None);
+            };
+            let (upper, verbatim) = own.split_at_mut(upper);
+            kernels.kv4_encode.call(values, &Kv4Channels { ends, widths }, nibbles, upper);
+            let rows = verbatim.chunks_exact_mut(2 * planes.tokens);
+            let verbatim = widths.iter().enumerate().filter(|(_, width)| **width == VERBATIM);
+            for ((channel, _), row) in verbatim.zip(rows) {
+                let values = values[channel..].iter().step_by(head_dim);
+                for (to, value) in row.as_chunks_mut::<2>().0.iter_mut().zip(values) {
+                    *to = value.to_le_bytes();
+                }
+            }
+            rest = behind;
+        }
+        Ok(Some(room - rest.len()))
     }
 }
 
-/// Writes the codes of a K row.
-fn write_row(kernels: &Kernels, row: &Kv4Row, values: &[u16], codes: &mut [u8]) {
-    match row.width {
-        CONSTANT => {}
-        VERBATIM => {
-            let (halves, padding) = codes.split_at_mut(2 * values.len());
-            halves.copy_from_slice(view::bytes_of(values));
-            padding.fill(0);
-        }
-        _ => kernels.kv4_encode.call(values, row, codes),
+/// Chooses how each channel of one head is stored.
+fn choose_all(
+    kernels: &Kernels,
+    values: &[u16],
+    steps: Option<&[f32]>,
+    ends: &mut [[u16; 2]],
+    widths: &mut [u8],
+) {
+    let mut spans = [Kv4Span::default(); CHANNELS_MAX];
+    let spans = &mut spans[..widths.len()];
+    kernels.kv4_spread.call(values, spans);
+    for (channel, (span, (ends, width))) in
+        spans.iter().zip(ends.iter_mut().zip(widths)).enumerate()
+    {
+        let row = choose(span, steps.and_then(|steps| steps.get(channel).copied()));
+        (*ends, *width) = ([row.min, row.max], row.width);
     }
 }

@@ -1,15 +1,20 @@
-//! Rows of the 4-bit format with NEON, and the transposition that goes with them.
+//! The 4-bit format with NEON, and the transposition that goes with it.
 //!
-//! Whole blocks of 32 values run here, what is left in the portable functions.
+//! Groups of 32 channels of K and blocks of 32 values of V run here, what is left in the portable
+//! functions.
 
 use super::super::kv4::{
-    self, KV4_BLOCK, KV4_NIBBLE_BYTES, Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread,
-    Kv4VDecode, Kv4VEncode, kv4_scale_word, kv4_step,
+    self, CHANNELS_MAX, Factors, GROUP, HALF, KV4_BLOCK, Kv4Channels, Kv4Decode, Kv4Encode,
+    Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_scale_word,
+    kv4_step, span_of,
 };
-use super::super::portable::{self, F16_INFINITY, f32_from_f16};
+use super::super::portable::{self, F16_INFINITY, f16_from_f32};
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
 use core::arch::aarch64::*;
+
+/// Values of V that run at once.
+const V_BLOCK: usize = 32;
 
 /// Replaces the entries for which the flags allow something faster.
 pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
@@ -22,6 +27,9 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.kv4_v_encode = Kv4VEncode { isa: ISA, run: v_encode };
         table.kv4_v_decode = Kv4VDecode { isa: ISA, run: v_decode };
     }
+    if flags.contains(CpuFlags::NEON.union(CpuFlags::FP16)) {
+        table.kv4_decode = Kv4Decode { isa: "fp16", run: decode_fp16 };
+    }
     table
 }
 
@@ -30,13 +38,6 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
 fn load_bytes(bytes: &[u8; 16]) -> uint8x16_t {
     // SAFETY: reads the 16 bytes that `bytes` refers to; no alignment is needed.
     unsafe { vld1q_u8(bytes.as_ptr()) }
-}
-
-#[target_feature(enable = "neon")]
-#[inline]
-fn load_eight(bytes: &[u8; 8]) -> uint8x8_t {
-    // SAFETY: reads the 8 bytes that `bytes` refers to; no alignment is needed.
-    unsafe { vld1_u8(bytes.as_ptr()) }
 }
 
 #[target_feature(enable = "neon")]
@@ -67,22 +68,53 @@ fn store_bytes(bytes: &mut [u8; 16], from: uint8x16_t) {
     unsafe { vst1q_u8(bytes.as_mut_ptr(), from) };
 }
 
-/// Needs NEON.
+/// A number that is ordered as the F16 value is, for each of 8.
 #[target_feature(enable = "neon")]
-fn spread(values: &[u16]) -> Kv4Span {
-    let (wide, rest) = values.as_chunks::<8>();
-    let all = vdupq_n_u16(portable::F16_MAGNITUDE);
-    let (mut min, mut max) = (vdupq_n_s16(i16::MAX), vdupq_n_s16(i16::MIN));
-    let mut magnitude = vdupq_n_u16(0);
-    for halves in wide {
-        let halves = load(halves);
-        let sign = vreinterpretq_u16_s16(vshrq_n_s16::<15>(vreinterpretq_s16_u16(halves)));
-        let ordered = vreinterpretq_s16_u16(veorq_u16(halves, vandq_u16(sign, all)));
-        min = vminq_s16(min, ordered);
-        max = vmaxq_s16(max, ordered);
-        magnitude = vmaxq_u16(magnitude, vandq_u16(halves, all));
+#[inline]
+fn ordered(halves: uint16x8_t) -> int16x8_t {
+    let sign = vreinterpretq_u16_s16(vshrq_n_s16::<15>(vreinterpretq_s16_u16(halves)));
+    let magnitude = vdupq_n_u16(portable::F16_MAGNITUDE);
+    vreinterpretq_s16_u16(veorq_u16(halves, vandq_u16(sign, magnitude)))
+}
+
+/// Needs NEON, whole tokens and at least one.
+#[target_feature(enable = "neon")]
+fn spread(values: &[u16], spans: &mut [Kv4Span]) {
+    let mut first = 0;
+    while spans.len() - first >= 32 {
+        spread_some::<4>(first, values, spans);
+        first += 32;
     }
-    kv4::spread_from((vminvq_s16(min), vmaxvq_s16(max), vmaxvq_u16(magnitude)), rest)
+    while spans.len() - first >= 8 {
+        spread_some::<1>(first, values, spans);
+        first += 8;
+    }
+    kv4::spread_from(first, values, spans);
+}
+
+/// As many times 8 channels, which there are.
+#[target_feature(enable = "neon")]
+#[inline]
+fn spread_some<const VECTORS: usize>(first: usize, values: &[u16], spans: &mut [Kv4Span]) {
+    let mut min = [vdupq_n_s16(i16::MAX); VECTORS];
+    let mut max = [vdupq_n_s16(i16::MIN); VECTORS];
+    for token in values.chunks_exact(spans.len()) {
+        let (halves, _) = token[first..].as_chunks::<8>();
+        for vector in 0..VECTORS {
+            let numbers = ordered(load(&halves[vector]));
+            min[vector] = vminq_s16(min[vector], numbers);
+            max[vector] = vmaxq_s16(max[vector], numbers);
+        }
+    }
+    let (spans, _) = spans[first..].as_chunks_mut::<8>();
+    for vector in 0..VECTORS {
+        let (mut least, mut greatest) = ([0; 8], [0; 8]);
+        store(&mut least, vreinterpretq_u16_s16(min[vector]));
+        store(&mut greatest, vreinterpretq_u16_s16(max[vector]));
+        for (span, (min, max)) in spans[vector].iter_mut().zip(least.into_iter().zip(greatest)) {
+            *span = span_of(min.cast_signed(), max.cast_signed());
+        }
+    }
 }
 
 /// The low and high four F32 of 8 halves.
@@ -111,87 +143,221 @@ fn nearest(numbers: [(float32x4_t, float32x4_t); 2]) -> uint8x16_t {
     vreinterpretq_u8_s8(vqmovn_high_s16(vqmovn_s16(shorts[0]), shorts[1]))
 }
 
-/// The nibble plane of a block from the codes of its halves.
+/// The low four bits of two sets of codes, those of the second ones high.
 #[target_feature(enable = "neon")]
 #[inline]
 fn nibbles_of(codes: [uint8x16_t; 2]) -> uint8x16_t {
     vorrq_u8(vandq_u8(codes[0], vdupq_n_u8(15)), vshlq_n_u8::<4>(codes[1]))
 }
 
-/// Needs NEON, a width of 4 to 6 and matching lengths.
+/// Needs NEON, whole tokens and matching lengths.
 #[target_feature(enable = "neon")]
-fn encode(values: &[u16], row: &Kv4Row, codes: &mut [u8]) {
-    let (nibbles, upper) = codes.split_at_mut(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let upper_bytes = upper.len() / (nibbles.len() / KV4_NIBBLE_BYTES).max(1);
-    let (min, factor) = (vdupq_n_f32(f32_from_f16(row.min)), 1.0 / row.step());
-    let top = vdupq_n_u8(row.top());
-    let (nibbles, _) = nibbles.as_chunks_mut::<KV4_NIBBLE_BYTES>();
-    let (blocks, rest) = values.as_chunks::<KV4_BLOCK>();
-    for (block, (values, nibbles)) in blocks.iter().zip(&mut *nibbles).enumerate() {
-        let (values, _) = values.as_chunks::<8>();
-        let codes = [0, 2].map(|at| {
-            let numbers = [at, at + 1].map(|at| {
-                let (low, high) = widen(load(&values[at]));
-                let scaled = |value| vmulq_n_f32(vsubq_f32(value, min), factor);
-                (scaled(low), scaled(high))
-            });
-            vandq_u8(nearest(numbers), top)
-        });
-        store_bytes(nibbles, nibbles_of(codes));
-        put_upper(codes, &mut upper[block * upper_bytes..][..upper_bytes]);
+fn encode(values: &[u16], channels: &Kv4Channels<'_>, nibbles: &mut [u8], upper: &mut [u8]) {
+    let count = channels.widths.len();
+    let (factors, at) = (Factors::new(channels), Upper::new(channels));
+    let first = count / GROUP * GROUP;
+    let (mut fifth, mut sixth) = ([0; CHANNELS_MAX], [0; CHANNELS_MAX]);
+    let blocks = values.chunks(KV4_BLOCK * count).zip(nibbles.chunks_mut(KV4_BLOCK * count / 2));
+    for (block, (values, nibbles)) in blocks.enumerate() {
+        for group in 0..count / GROUP {
+            let (fifth, sixth) = (&mut fifth[group * GROUP..], &mut sixth[group * GROUP..]);
+            encode_group(group, count, &factors, values, nibbles, [fifth, sixth]);
+        }
+        let upper = &mut upper[block * at.bytes()..][..at.bytes()];
+        at.planes[0].compact(&fifth[..first], upper);
+        at.planes[1].compact(&sixth[..first], upper);
     }
-    if !rest.is_empty() {
-        let upper = &mut upper[blocks.len() * upper_bytes..];
-        kv4::encode_block(rest, row, &mut nibbles[blocks.len()], upper);
+    if first < count {
+        kv4::encode_from(first, count, &factors, &at, values, nibbles, upper);
     }
 }
 
-/// One bit a token, from the low end.
-const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-
-/// Writes the bits above the nibble, if there are any.
+/// One group of a block: its nibbles, and its upper bits in the order of their bytes.
 #[target_feature(enable = "neon")]
 #[inline]
-fn put_upper(codes: [uint8x16_t; 2], upper: &mut [u8]) {
-    if let Ok(upper) = <&mut [u8; 4]>::try_from(&mut *upper) {
-        let bits = load_bytes(&BITS);
-        let [a, b] = codes.map(|codes| vandq_u8(vtstq_u8(codes, vdupq_n_u8(16)), bits));
-        let sum = |bits| vaddv_u8(bits);
-        *upper =
-            [sum(vget_low_u8(a)), sum(vget_high_u8(a)), sum(vget_low_u8(b)), sum(vget_high_u8(b))];
-    } else if let Ok(upper) = <&mut [u8; 8]>::try_from(upper) {
-        let [a, b] = codes.map(|codes| vandq_u8(vshrq_n_u8::<4>(codes), vdupq_n_u8(3)));
-        let low = vorr_u8(vget_low_u8(a), vshl_n_u8::<2>(vget_high_u8(a)));
-        let high = vorr_u8(vshl_n_u8::<4>(vget_low_u8(b)), vshl_n_u8::<6>(vget_high_u8(b)));
-        // SAFETY: writes the 8 bytes that `upper` refers to; no alignment is needed.
-        unsafe { vst1_u8(upper.as_mut_ptr(), vorr_u8(low, high)) };
+fn encode_group(
+    group: usize,
+    count: usize,
+    factors: &Factors,
+    values: &[u16],
+    nibbles: &mut [u8],
+    upper: [&mut [u8]; 2],
+) {
+    let (tops, _) = factors.tops[group * GROUP..].as_chunks::<HALF>();
+    let tops = [load_bytes(&tops[0]), load_bytes(&tops[1])];
+    let (one, zero) = (vdupq_n_u8(1), vdupq_n_u8(0));
+    let mut bits = [[zero; 2]; 2];
+    for token in 0..KV4_BLOCK {
+        let mut codes = [zero; 2];
+        if let Some(values) = values.get(token * count..).filter(|values| !values.is_empty()) {
+            let (values, _) = values[group * GROUP..][..GROUP].as_chunks::<8>();
+            let mut numbers = [[vdupq_n_f32(0.0); 4]; 2];
+            for eight in 0..4 {
+                let (low, high) = widen(load(&values[eight]));
+                let quad = group * GROUP / 4 + 2 * eight;
+                numbers[0][eight] = scaled(factors, quad, low);
+                numbers[1][eight] = scaled(factors, quad + 1, high);
+            }
+            for half in 0..2 {
+                let [a, b, c, d] = numbers[half];
+                codes[half] = vandq_u8(nearest([(a, b), (c, d)]), tops[half]);
+            }
+            let (nibbles, _) = nibbles[token * count / 2..].as_chunks_mut::<HALF>();
+            store_bytes(&mut nibbles[group], nibbles_of(codes));
+        }
+        for half in 0..2 {
+            let [fifth, sixth] = &mut bits;
+            let bit = vandq_u8(vshrq_n_u8::<4>(codes[half]), one);
+            fifth[half] = vorrq_u8(vshlq_n_u8::<1>(fifth[half]), bit);
+            sixth[half] = vorrq_u8(vshlq_n_u8::<1>(sixth[half]), vshrq_n_u8::<5>(codes[half]));
+        }
+    }
+    for (upper, bits) in upper.into_iter().zip(bits) {
+        let (halves, _) = upper.as_chunks_mut::<HALF>();
+        store_bytes(&mut halves[0], bits[0]);
+        store_bytes(&mut halves[1], bits[1]);
     }
 }
 
-/// The table of a row, 16 entries at a time.
+/// Values of four channels in steps from the least; the greatest ones become the last code.
 #[target_feature(enable = "neon")]
 #[inline]
-fn tables<const PAGES: usize>(row: &Kv4Row) -> [(uint16x8_t, uint16x8_t); PAGES] {
-    const FIRST: [f32; 4] = [0.0, 16.0, 32.0, 48.0];
-    let (min, step) = (vdupq_n_f32(f32_from_f16(row.min)), row.step());
-    let four = |codes| vaddq_f32(vmulq_n_f32(codes, step), min);
-    let ascending = load_floats(&[0.0, 1.0, 2.0, 3.0]);
-    core::array::from_fn(|page| {
-        let codes = |first: f32| vaddq_f32(ascending, vdupq_n_f32(FIRST[page] + first));
-        let last = narrow(four(codes(8.0)), four(codes(12.0)));
-        let last = match page == PAGES - 1 {
-            true => vsetq_lane_u16::<7>(row.max, last),
-            false => last,
-        };
-        (narrow(four(codes(0.0)), four(codes(4.0))), last)
-    })
+fn scaled(factors: &Factors, quad: usize, values: float32x4_t) -> float32x4_t {
+    let four = |numbers: &[f32; CHANNELS_MAX]| load_floats(&numbers.as_chunks::<4>().0[quad]);
+    let number = vmulq_f32(vsubq_f32(values, four(&factors.scales.min)), four(&factors.factor));
+    vbslq_f32(vceqq_f32(values, four(&factors.scales.max)), four(&factors.last), number)
 }
 
-/// The same, split into low and high bytes.
+/// Bytes of half a group in a block, zero where a channel has none.
 #[target_feature(enable = "neon")]
 #[inline]
-fn pages<const PAGES: usize>(row: &Kv4Row) -> [(uint8x16_t, uint8x16_t); PAGES] {
-    tables(row).map(|(a, b)| split(a, b))
+fn expand(plane: &UpperPlane, half: usize, block: &[u8]) -> uint8x16_t {
+    let bytes = load_bytes(&block[plane.starts[half]..].as_chunks().0[0]);
+    vqtbl1q_u8(bytes, load_bytes(&plane.picks.as_chunks().0[half]))
+}
+
+/// The codes of a group in one token: those of the low halves and those of the high ones.
+#[target_feature(enable = "neon")]
+#[inline]
+fn codes_of(nibbles: &[u8; HALF], token: usize, upper: &[[uint8x16_t; 2]; 2]) -> [uint8x16_t; 2] {
+    const FIFTH: [i8; KV4_BLOCK] = [-3, -2, -1, 0, 1, 2, 3, 4];
+    let mut codes = low_bits(nibbles);
+    for half in 0..2 {
+        // The first token's bit is the highest of its byte.
+        let fifth = vshlq_u8(upper[0][half], vdupq_n_s8(FIFTH[token]));
+        let sixth = vshlq_u8(upper[1][half], vdupq_n_s8(FIFTH[token] + 1));
+        let upper = vorrq_u8(vandq_u8(fifth, vdupq_n_u8(16)), vandq_u8(sixth, vdupq_n_u8(32)));
+        codes[half] = vorrq_u8(codes[half], upper);
+    }
+    codes
+}
+
+/// Calls `run` for each group of each token with its number, codes and values, and leaves the
+/// channels behind the last group to the portable function.
+#[target_feature(enable = "neon")]
+#[inline]
+fn decode_with(
+    channels: &Kv4Channels<'_>,
+    scales: &Scales,
+    nibbles: &[u8],
+    upper: &[u8],
+    values: &mut [u16],
+    run: impl Fn(usize, [uint8x16_t; 2], &mut [[u16; 8]]),
+) {
+    let (count, at) = (channels.widths.len(), Upper::new(channels));
+    let mut copy = [0; 2 * CHANNELS_MAX + HALF];
+    let blocks = values.chunks_mut(KV4_BLOCK * count).zip(nibbles.chunks(KV4_BLOCK * count / 2));
+    for (block, (values, nibbles)) in blocks.enumerate() {
+        let block = kv4::padded(upper, block, at.bytes(), &mut copy);
+        for group in 0..count / GROUP {
+            let halves = |plane: &UpperPlane| {
+                [expand(plane, 2 * group, block), expand(plane, 2 * group + 1, block)]
+            };
+            let upper = [halves(&at.planes[0]), halves(&at.planes[1])];
+            let tokens = values.chunks_exact_mut(count).zip(nibbles.chunks_exact(count / 2));
+            for (token, (values, nibbles)) in tokens.enumerate() {
+                let codes = codes_of(&nibbles.as_chunks().0[group], token, &upper);
+                run(group, codes, values[group * GROUP..][..GROUP].as_chunks_mut().0);
+            }
+        }
+    }
+    let first = count / GROUP * GROUP;
+    if first < count {
+        kv4::decode_from(first, count, scales, &at, nibbles, upper, values);
+    }
+}
+
+/// Needs NEON, whole tokens and matching lengths.
+#[target_feature(enable = "neon")]
+fn decode(channels: &Kv4Channels<'_>, nibbles: &[u8], upper: &[u8], values: &mut [u16]) {
+    let scales = Scales::new(channels);
+    decode_with(channels, &scales, nibbles, upper, values, |group, codes, values| {
+        let wide = [quads(codes[0]), quads(codes[1])];
+        for eight in 0..4 {
+            let quad = group * GROUP / 4 + 2 * eight;
+            let low = valued(&scales, quad, wide[0][eight]);
+            let high = valued(&scales, quad + 1, wide[1][eight]);
+            store(&mut values[eight], narrow(low, high));
+        }
+    });
+}
+
+/// 16 bytes as F32, four by four.
+#[target_feature(enable = "neon")]
+#[inline]
+fn quads(bytes: uint8x16_t) -> [float32x4_t; 4] {
+    let (a, b) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+    [
+        vcvtq_f32_u32(vmovl_u16(vget_low_u16(a))),
+        vcvtq_f32_u32(vmovl_high_u16(a)),
+        vcvtq_f32_u32(vmovl_u16(vget_low_u16(b))),
+        vcvtq_f32_u32(vmovl_high_u16(b)),
+    ]
+}
+
+/// What codes of four channels stand for, before it is rounded.
+#[target_feature(enable = "neon")]
+#[inline]
+fn valued(scales: &Scales, quad: usize, codes: float32x4_t) -> float32x4_t {
+    let four = |numbers: &[f32; CHANNELS_MAX]| load_floats(&numbers.as_chunks::<4>().0[quad]);
+    vminq_f32(vfmaq_f32(four(&scales.min), codes, four(&scales.step)), four(&scales.max))
+}
+
+/// Needs NEON with half-precision arithmetic, whole tokens and matching lengths.
+#[target_feature(enable = "neon,fp16")]
+fn decode_fp16(channels: &Kv4Channels<'_>, nibbles: &[u8], upper: &[u8], values: &mut [u16]) {
+    let scales = Scales::new(channels);
+    let (mut min, mut max, mut step) = ([0; CHANNELS_MAX], [0; CHANNELS_MAX], [0; CHANNELS_MAX]);
+    for (channel, ends) in channels.ends.iter().enumerate() {
+        [min[channel], max[channel]] = *ends;
+        step[channel] = f16_from_f32(scales.step[channel]);
+    }
+    decode_with(channels, &scales, nibbles, upper, values, |group, [low, high], values| {
+        let (low, high) = (vreinterpretq_u32_u8(low), vreinterpretq_u32_u8(high));
+        let a = vreinterpretq_u8_u32(vzip1q_u32(low, high));
+        let b = vreinterpretq_u8_u32(vzip2q_u32(low, high));
+        let codes = [
+            vmovl_u8(vget_low_u8(a)),
+            vmovl_high_u8(a),
+            vmovl_u8(vget_low_u8(b)),
+            vmovl_high_u8(b),
+        ];
+        for eight in 0..4 {
+            let halves = |numbers: &[u16; CHANNELS_MAX]| {
+                vreinterpretq_f16_u16(load(&numbers.as_chunks::<8>().0[group * GROUP / 8 + eight]))
+            };
+            let value = vfmaq_f16(halves(&min), vcvtq_f16_u16(codes[eight]), halves(&step));
+            store(&mut values[eight], vreinterpretq_u16_f16(vminq_f16(value, halves(&max))));
+        }
+    });
+}
+
+/// The low four bits of 16 bytes, and the high ones.
+#[target_feature(enable = "neon")]
+#[inline]
+fn low_bits(nibbles: &[u8; HALF]) -> [uint8x16_t; 2] {
+    let bytes = load_bytes(nibbles);
+    [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
 }
 
 /// Low and high bytes.
@@ -202,14 +368,6 @@ fn split(a: uint16x8_t, b: uint16x8_t) -> (uint8x16_t, uint8x16_t) {
     (vuzp1q_u8(a, b), vuzp2q_u8(a, b))
 }
 
-/// The low four bits of both halves of a block.
-#[target_feature(enable = "neon")]
-#[inline]
-fn low_bits(nibbles: &[u8; KV4_NIBBLE_BYTES]) -> [uint8x16_t; 2] {
-    let bytes = load_bytes(nibbles);
-    [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
-}
-
 /// Looks 16 codes up, joins low and high bytes and stores the values.
 #[target_feature(enable = "neon")]
 #[inline]
@@ -217,111 +375,6 @@ fn store_half(values: &mut [u16], low: uint8x16_t, high: uint8x16_t) {
     let (values, _) = values.as_chunks_mut::<8>();
     store(&mut values[0], vreinterpretq_u16_u8(vzip1q_u8(low, high)));
     store(&mut values[1], vreinterpretq_u16_u8(vzip2q_u8(low, high)));
-}
-
-/// Needs NEON, a width of 4 to 6 and matching lengths.
-#[target_feature(enable = "neon")]
-fn decode(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    match row.width {
-        4 => decode_4(row, codes, values),
-        5 => decode_5(row, codes, values),
-        _ => decode_6(row, codes, values),
-    }
-    let whole = values.len() / KV4_BLOCK;
-    if whole * KV4_BLOCK < values.len() {
-        kv4::decode_blocks(&row.table(), row.width, whole, codes, values);
-    }
-}
-
-#[cfg(mz_asm)]
-unsafe extern "C" {
-    /// cbindgen:ignore
-    pub(in crate::kernel) fn mz_kv4_decode4_neon(
-        table: *const u16,
-        codes: *const u8,
-        values: *mut u16,
-        blocks: usize,
-    );
-}
-
-/// The whole blocks of a row of 4-bit codes.
-#[cfg(mz_asm)]
-#[target_feature(enable = "neon")]
-#[inline]
-fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [page] = tables(row);
-    let blocks = values.len() / KV4_BLOCK;
-    let mut table = [[0; 8]; 2];
-    store(&mut table[0], page.0);
-    store(&mut table[1], page.1);
-    // SAFETY: the table has 16 entries; `codes` has the bytes of all blocks and `values` room for
-    // the whole ones, as the caller checked; the CPU has NEON.
-    unsafe {
-        mz_kv4_decode4_neon(table.as_ptr().cast(), codes.as_ptr(), values.as_mut_ptr(), blocks);
-    }
-}
-
-/// The whole blocks of a row of 4-bit codes.
-#[cfg(not(mz_asm))]
-#[target_feature(enable = "neon")]
-#[inline]
-fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [(low, high)] = pages(row);
-    let (nibbles, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    for (values, nibbles) in blocks.iter_mut().zip(nibbles) {
-        let (first, second) = values.split_at_mut(KV4_BLOCK / 2);
-        let [a, b] = low_bits(nibbles);
-        store_half(first, vqtbl1q_u8(low, a), vqtbl1q_u8(high, a));
-        store_half(second, vqtbl1q_u8(low, b), vqtbl1q_u8(high, b));
-    }
-}
-
-#[target_feature(enable = "neon")]
-#[inline]
-fn decode_5(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [a, b] = pages(row);
-    let (low, high) = (uint8x16x2_t(a.0, b.0), uint8x16x2_t(a.1, b.1));
-    let (nibbles, upper) = codes.split_at(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (upper, _) = upper.as_chunks::<4>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    let bits = load_bytes(&BITS);
-    for ((values, nibbles), upper) in blocks.iter_mut().zip(nibbles).zip(upper) {
-        let (first, second) = values.split_at_mut(KV4_BLOCK / 2);
-        let [a, b] = low_bits(nibbles);
-        let fifth = |first: u8, second: u8| {
-            let bytes = vcombine_u8(vdup_n_u8(first), vdup_n_u8(second));
-            vandq_u8(vtstq_u8(bytes, bits), vdupq_n_u8(16))
-        };
-        let a = vorrq_u8(a, fifth(upper[0], upper[1]));
-        let b = vorrq_u8(b, fifth(upper[2], upper[3]));
-        store_half(first, vqtbl2q_u8(low, a), vqtbl2q_u8(high, a));
-        store_half(second, vqtbl2q_u8(low, b), vqtbl2q_u8(high, b));
-    }
-}
-
-#[target_feature(enable = "neon")]
-#[inline]
-fn decode_6(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [a, b, c, d] = pages(row);
-    let low = uint8x16x4_t(a.0, b.0, c.0, d.0);
-    let high = uint8x16x4_t(a.1, b.1, c.1, d.1);
-    let (nibbles, upper) = codes.split_at(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (upper, _) = upper.as_chunks::<8>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    let mask = vdup_n_u8(0x30);
-    for ((values, nibbles), upper) in blocks.iter_mut().zip(nibbles).zip(upper) {
-        let (first, second) = values.split_at_mut(KV4_BLOCK / 2);
-        let [a, b] = low_bits(nibbles);
-        let upper = load_eight(upper);
-        let pair = |a, b| vcombine_u8(vand_u8(a, mask), vand_u8(b, mask));
-        let a = vorrq_u8(a, pair(vshl_n_u8::<4>(upper), vshl_n_u8::<2>(upper)));
-        let b = vorrq_u8(b, pair(upper, vshr_n_u8::<2>(upper)));
-        store_half(first, vqtbl4q_u8(low, a), vqtbl4q_u8(high, a));
-        store_half(second, vqtbl4q_u8(low, b), vqtbl4q_u8(high, b));
-    }
 }
 
 /// Needs NEON, whole rows and matching lengths.
@@ -335,9 +388,9 @@ fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [
         }
         *scale = kv4_scale_word(absmax);
         let steps_per_one = 1.0 / kv4_step(*scale);
-        let (blocks, rest) = row.as_chunks::<KV4_BLOCK>();
-        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * KV4_NIBBLE_BYTES);
-        let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
+        let (blocks, rest) = row.as_chunks::<V_BLOCK>();
+        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * HALF);
+        let (codes, _) = codes.as_chunks_mut::<HALF>();
         for (values, codes) in blocks.iter().zip(codes) {
             let (values, _) = values.as_chunks::<8>();
             let [a, b] = [0, 2].map(|at| {
@@ -364,10 +417,10 @@ fn v_decode(scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16])
         let [a, b] = [positive, negative]
             .map(|(low, high)| narrow(vmulq_n_f32(low, step), vmulq_n_f32(high, step)));
         let (low, high) = split(a, b);
-        let (blocks, rest) = row.as_chunks_mut::<KV4_BLOCK>();
-        let (bytes, rest_bytes) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
+        let (blocks, rest) = row.as_chunks_mut::<V_BLOCK>();
+        let (bytes, rest_bytes) = codes.as_chunks::<HALF>();
         for (values, bytes) in blocks.iter_mut().zip(bytes) {
-            let (first, second) = values.split_at_mut(KV4_BLOCK / 2);
+            let (first, second) = values.split_at_mut(V_BLOCK / 2);
             let [even, odd] = low_bits(bytes);
             let (a, b) = (vzip1q_u8(even, odd), vzip2q_u8(even, odd));
             store_half(first, vqtbl1q_u8(low, a), vqtbl1q_u8(high, a));

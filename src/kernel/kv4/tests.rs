@@ -1,111 +1,253 @@
-//! Every rung against the portable rows, and those against the definition of the planes.
+//! Every rung against the portable functions, and those against the definition of codes.
 
 use super::super::Kernels;
 use super::super::support::guard::Guarded;
 use super::super::support::{Random, rungs};
 use super::*;
 use crate::kernel::CpuFlags;
-use crate::kernel::portable::{Q8_ABSMAX_FORM, Q8_STEP_FORM_FROM};
+use crate::kernel::portable::{F16_MAGNITUDE, Q8_ABSMAX_FORM, Q8_STEP_FORM_FROM};
 use std::vec::Vec;
 
-/// Lengths of rows: every one up to two chunks, then some.
-fn lengths() -> impl Iterator<Item = usize> {
-    (1..=260).chain([287, 288, 289, 512])
+/// Channels and tokens: every number of channels, and every number of tokens up to some blocks.
+fn shapes() -> impl Iterator<Item = (usize, usize)> {
+    let all = (8..=CHANNELS_MAX).step_by(8).flat_map(|channels| [(channels, 3), (channels, 17)]);
+    let tokens = (1..=34).flat_map(|tokens| [(32, tokens), (64, tokens), (104, tokens)]);
+    all.chain(tokens).chain([(128, 256), (64, 255)])
 }
 
-/// Values of a random span and the row that codes them. Some rows are not stable.
-fn random_row(random: &mut Random, length: usize) -> (Kv4Row, Vec<u16>) {
-    let base = random.below(28) as u16;
-    let mut values: Vec<u16> = (0..length.max(2))
-        .map(|_| random.u16() & 0x83FF | (base + random.u16() % 4) << 10)
-        .collect();
-    // The ends differ.
-    (values[0], values[1]) = (0x0400 | base << 10, 0x8400 | base << 10);
-    let places = values.len() as u64;
-    values.rotate_left(random.below(places) as usize);
-    let span = spread(&values);
-    assert!(span.is_finite);
-    let width = 4 + random.below(3) as u8;
-    values.truncate(length);
-    (Kv4Row { min: span.min, max: span.max, width }, values)
+/// Values of random spans, and what codes their channels; those that are not stable have no codes.
+struct Input {
+    values: Vec<u16>,
+    spans: Vec<Kv4Span>,
+    ends: Vec<[u16; 2]>,
+    widths: Vec<u8>,
+}
+
+impl Input {
+    /// Widths are chosen at random from these.
+    fn random(random: &mut Random, (channels, tokens): (usize, usize), widths: &[u8]) -> Input {
+        let mut values = std::vec![0; channels * tokens];
+        for channel in 0..channels {
+            let base = random.below(28) as u16;
+            for value in values[channel..].iter_mut().step_by(channels) {
+                *value = random.u16() & 0x83FF | (base + random.u16() % 4) << 10;
+            }
+        }
+        let mut spans = std::vec![Kv4Span::default(); channels];
+        spread(&values, &mut spans);
+        let ends = spans.iter().map(|span| [span.min, span.max]).collect();
+        let width = |span: &Kv4Span| {
+            let width = widths[random.below(widths.len() as u64) as usize];
+            match (Kv4Row { min: span.min, max: span.max, width }).is_stable() {
+                true => width,
+                false => 16,
+            }
+        };
+        let widths = spans.iter().map(width).collect();
+        Input { values, spans, ends, widths }
+    }
+
+    fn channels(&self) -> Kv4Channels<'_> {
+        Kv4Channels { ends: &self.ends, widths: &self.widths }
+    }
+
+    fn upper_bytes(&self) -> usize {
+        let tokens = self.values.len() / self.ends.len();
+        tokens.div_ceil(KV4_BLOCK) * self.channels().upper_bytes()
+    }
+}
+
+/// A code's value by the definition, in double precision.
+fn value_of(row: &Kv4Row, code: u8) -> u16 {
+    let (min, max) = (f64::from(f32_from_f16(row.min)), f64::from(f32_from_f16(row.max)));
+    let exact = f64::from(code) * f64::from(row.step()) + min;
+    // Between F32 values the nearest odd one keeps the later rounding right.
+    let near = exact as f32;
+    let odd = match f64::from(near) == exact || near.to_bits() & 1 == 1 {
+        true => near,
+        false if (f64::from(near) < exact) == (near > 0.0) => f32::from_bits(near.to_bits() + 1),
+        false => f32::from_bits(near.to_bits() - 1),
+    };
+    if exact < max { f16_from_f32(odd) } else { row.max }
 }
 
 #[test]
 fn flags_choose_the_rung() {
     let names = |flags| {
         let table = Kernels::select(flags);
-        let rows = [table.kv4_spread.isa, table.kv4_encode.isa, table.kv4_v_encode.isa];
-        assert!(rows.iter().all(|isa| *isa == rows[0]));
-        [rows[0], table.kv4_decode.isa, table.kv4_v_decode.isa, table.transpose.isa]
+        let packing = [table.kv4_spread.isa, table.kv4_encode.isa, table.kv4_v_encode.isa];
+        assert!(packing.iter().all(|isa| *isa == packing[0]));
+        [packing[0], table.kv4_decode.isa, table.kv4_v_decode.isa, table.transpose.isa]
     };
     assert_eq!(names(CpuFlags::empty()), ["portable"; 4]);
     if cfg!(target_arch = "x86_64") {
         assert_eq!(names(CpuFlags::F16C), ["portable"; 4]);
         let both = CpuFlags::F16C | CpuFlags::AVX2;
-        assert_eq!(names(both), ["avx2"; 4]);
+        assert_eq!(names(both), ["avx2", "portable", "avx2", "avx2"]);
+        assert_eq!(names(both | CpuFlags::FMA), ["avx2"; 4]);
         assert_eq!(names(CpuFlags::all()), ["avx2", "avx512", "avx512", "avx2"]);
     } else if cfg!(target_arch = "aarch64") {
         assert_eq!(names(CpuFlags::NEON), ["neon"; 4]);
-        assert_eq!(names(CpuFlags::all()), ["neon"; 4]);
+        assert_eq!(names(CpuFlags::all()), ["neon", "fp16", "neon", "neon"]);
     }
 }
 
 #[test]
-fn planes_are_as_documented() {
+fn codes_of_k_are_as_documented() {
     let mut random = Random::new(91);
-    for width in 4..=6u8 {
-        let row = Kv4Row { min: 0, max: 0x3C00, width };
-        let blocks = 3;
-        let codes: Vec<u8> = (0..row.code_bytes(blocks)).map(|_| random.byte()).collect();
-        let mut values = std::vec![0; 32 * blocks];
-        decode(&row, &codes, &mut values);
-        for (token, &value) in values.iter().enumerate() {
-            let (block, place) = (token / 32, token % 32);
-            let byte = codes[16 * block + place % 16];
-            let low = if place < 16 { byte & 15 } else { byte >> 4 };
-            let upper = &codes[16 * blocks..];
-            let high = match width {
-                5 => upper[4 * block + place / 8] >> (place % 8) & 1,
-                6 => upper[8 * block + place % 8] >> (2 * (place / 8)) & 3,
-                _ => 0,
-            };
-            let code = f32::from(low + 16 * high);
-            let top = f32::from(row.top());
-            let expected = if code == top { 0x3C00 } else { f16_from_f32(code * (1.0 / top)) };
-            assert_eq!(value, expected, "{width} {token}");
+    for (channels, tokens) in [(40, 13), (64, 8), (128, 9), (72, 1)] {
+        let input = Input::random(&mut random, (channels, tokens), &[0, 4, 5, 6, 16]);
+        let nibbles: Vec<u8> = (0..channels * tokens / 2).map(|_| random.byte()).collect();
+        let upper: Vec<u8> = (0..input.upper_bytes()).map(|_| random.byte()).collect();
+        let mut values = std::vec![0; channels * tokens];
+        decode(&input.channels(), &nibbles, &upper, &mut values);
+        // Groups of 32, in them the channels of low halves, then those of high ones.
+        let mut order: Vec<usize> = (0..channels).collect();
+        order.sort_by_key(|channel| (channel / 32, channel / 4 % 2, *channel));
+        let planes = [5, 6].map(|width| {
+            let has = |channel: &usize| (width..=6).contains(&input.widths[*channel]);
+            order.iter().copied().filter(has).collect::<Vec<usize>>()
+        });
+        let block_bytes = planes[0].len() + planes[1].len();
+        for (place, &value) in values.iter().enumerate() {
+            let (token, channel) = (place / channels, place % channels);
+            let byte = nibbles[token * channels / 2 + channel / 8 * 4 + channel % 4];
+            let mut code = if channel % 8 < 4 { byte & 15 } else { byte >> 4 };
+            for (plane, start) in [(0, 0), (1, planes[0].len())] {
+                if let Some(at) = planes[plane].iter().position(|&other| other == channel) {
+                    let byte = upper[token / 8 * block_bytes + start + at];
+                    code |= (byte << (token % 8) >> 7) << (4 + plane);
+                }
+            }
+            let row = input.channels().row(channel);
+            let expected = if row.top() == 0 { row.min } else { value_of(&row, code) };
+            assert_eq!(value, expected, "{channels} {token} {channel} {row:?}");
         }
     }
 }
 
 #[test]
-fn rows_of_k_equal_portable_at_every_length_between_guard_pages() {
+fn steps_reach_the_greatest_value_and_no_further_than_needed() {
+    let mut random = Random::new(95);
+    for _ in 0..100_000 {
+        let mut span = [Kv4Span::default(); 8];
+        let base = random.below(28) as u16;
+        let values: Vec<u16> =
+            (0..16).map(|_| random.u16() & 0x83FF | (base + random.u16() % 4) << 10).collect();
+        spread(&values, &mut span);
+        let Kv4Span { min, max, is_finite } = span[0];
+        let row = Kv4Row { min, max, width: 4 + random.below(3) as u8 };
+        if !is_finite || min == max || !row.is_stable() {
+            continue;
+        }
+        let (step, top) = (row.step(), f64::from(row.top()));
+        let span = f64::from(f32_from_f16(max)) - f64::from(f32_from_f16(min));
+        assert!(f64::from(step) * top >= span * (1.0 - 1e-7), "{row:?}");
+        let places = 2f64.powi(i32::from(row.width) - 10);
+        assert!(f64::from(step) * top <= span * (1.0 + 1.001 * places), "{row:?}");
+        assert_eq!(value_of(&row, row.top()), max, "{row:?}");
+        // Products with codes are F16 values.
+        for code in 0..=row.top() {
+            let product = f32::from(code) * step;
+            let is_half = f32_from_f16(f16_from_f32(product)) == product || product > 65504.0;
+            assert!(is_half, "{row:?} {code}");
+        }
+    }
+}
+
+#[test]
+fn k_equals_portable_at_every_shape_between_guard_pages() {
     let rungs = rungs();
     let mut random = Random::new(92);
-    let mut memory: [Guarded; 2] = core::array::from_fn(|_| Guarded::new(1024));
-    for (length, _) in lengths().flat_map(|length| [(length, 0), (length, 1), (length, 2)]) {
-        let (row, input) = random_row(&mut random, length);
-        let bytes = row.code_bytes(length.div_ceil(KV4_BLOCK));
-        let mut expected = (std::vec![0; bytes], std::vec![0; length], std::vec![0; length]);
-        encode(&input, &row, &mut expected.0);
-        decode(&row, &expected.0, &mut expected.1);
-        let noise: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
-        decode(&row, &noise, &mut expected.2);
-        let span = spread(&input);
+    let mut memory: [Guarded; 3] = core::array::from_fn(|_| Guarded::new(2 * 128 * 256));
+    for (shape, widths) in shapes()
+        .flat_map(|shape| [&[0, 4, 5, 6, 16][..], &[4], &[5], &[6]].map(|widths| (shape, widths)))
+    {
+        let mut input = Input::random(&mut random, shape, widths);
+        // Not finite, where there are no codes.
+        let without = input.widths.iter().position(|&width| width == 16);
+        if let Some(channel) = without {
+            (input.values[channel], input.ends[channel]) = (0x7E00, [0; 2]);
+            input.spans[channel].is_finite = false;
+        }
+        let (length, bytes) = (input.values.len(), input.upper_bytes());
+        let channels = input.channels();
+        let mut expected = (std::vec![0; length / 2], std::vec![0; bytes], std::vec![0; length]);
+        encode(&input.values, &channels, &mut expected.0, &mut expected.1);
+        decode(&channels, &expected.0, &expected.1, &mut expected.2);
+        let noise: [Vec<u8>; 2] =
+            [length / 2, bytes].map(|bytes| (0..bytes).map(|_| random.byte()).collect());
+        let mut from_noise = std::vec![0; length];
+        decode(&channels, &noise[0], &noise[1], &mut from_noise);
         for ((name, kernels), at_end) in rungs.iter().flat_map(|rung| [(rung, false), (rung, true)])
         {
-            let what = (name, row, length);
-            let [values, codes] = &mut memory;
-            let (values, codes) = (values.at(at_end, length), codes.at(at_end, bytes));
-            values.copy_from_slice(&input);
-            assert_eq!(kernels.kv4_spread.call(values), span, "{what:?}");
-            codes.fill(0xAA);
-            kernels.kv4_encode.call(values, &row, codes);
-            assert_eq!(codes, expected.0, "{what:?}");
-            kernels.kv4_decode.call(&row, codes, values);
-            assert_eq!(values, expected.1, "{what:?}");
-            codes.copy_from_slice(&noise);
-            kernels.kv4_decode.call(&row, codes, values);
+            let what = (name, shape, widths);
+            let [values, nibbles, upper] = &mut memory;
+            let values = values.at::<u16>(at_end, length);
+            let (nibbles, upper) = (nibbles.at(at_end, length / 2), upper.at(at_end, bytes));
+            values.copy_from_slice(&input.values);
+            let mut spans = std::vec![Kv4Span::default(); shape.0];
+            kernels.kv4_spread.call(values, &mut spans);
+            for (channel, (span, expected)) in spans.iter().zip(&input.spans).enumerate() {
+                assert_eq!(span.is_finite, expected.is_finite, "{what:?} {channel}");
+                assert!(span == expected || !span.is_finite, "{what:?} {channel}");
+            }
+            nibbles.fill(0xAA);
+            upper.fill(0xAA);
+            kernels.kv4_encode.call(values, &channels, nibbles, upper);
+            assert!(nibbles == expected.0 && upper == expected.1, "{what:?}");
+            kernels.kv4_decode.call(&channels, nibbles, upper, values);
             assert_eq!(values, expected.2, "{what:?}");
+            nibbles.copy_from_slice(&noise[0]);
+            upper.copy_from_slice(&noise[1]);
+            kernels.kv4_decode.call(&channels, nibbles, upper, values);
+            assert_eq!(values, from_noise, "{what:?}");
+        }
+    }
+}
+
+/// Every code of rows of every width, at all magnitudes: rungs that round in F16 and in F32 agree.
+#[test]
+fn every_code_of_stable_rows_equals_the_definition() {
+    let rungs = rungs();
+    let mut random = Random::new(96);
+    for round in 0..3000 {
+        let width = 4 + (round % 3) as u8;
+        let mut ends = [[0; 2]; 32];
+        for ends in &mut ends {
+            loop {
+                let far = random.u16() % F16_INFINITY;
+                let reach = 1 << random.below(15);
+                let near = far.saturating_sub(random.below(reach) as u16);
+                let (far, near) = match random.below(3) {
+                    0 => (far, near),
+                    1 => (near | 0x8000, far | 0x8000),
+                    _ => (far, near | 0x8000),
+                };
+                let row = Kv4Row { min: near, max: far, width };
+                if near != 0x8000 && far != 0x8000 && row.is_stable() {
+                    *ends = [near, far];
+                    break;
+                }
+            }
+        }
+        let channels = Kv4Channels { ends: &ends, widths: &[width; 32] };
+        // Token `t` has code `t` in all channels.
+        let tokens = 1usize << width;
+        let nibbles: Vec<u8> = (0..tokens * 16).map(|at| (at / 16 % 16 * 17) as u8).collect();
+        let mut upper = Vec::new();
+        for block in 0..tokens / 8 {
+            for bit in 4..width {
+                upper.extend([if (block * 8) >> bit & 1 == 1 { 0xFF } else { 0 }; 32]);
+            }
+        }
+        let mut values = std::vec![0; tokens * 32];
+        for (name, kernels) in &rungs {
+            kernels.kv4_decode.call(&channels, &nibbles, &upper, &mut values);
+            for (place, &value) in values.iter().enumerate() {
+                let row = channels.row(place % 32);
+                assert_eq!(value, value_of(&row, (place / 32) as u8), "{name} {row:?} {place}");
+            }
         }
     }
 }
@@ -194,60 +336,29 @@ fn a_value_of_v_that_is_not_finite_is_seen_at_every_place() {
 }
 
 #[test]
-#[cfg(mz_asm)]
-fn decoding_keeps_the_calling_convention() {
-    use crate::kernel::support::available;
-    use crate::kernel::support::checked_call::{Outcome, checked_call};
-    #[cfg(target_arch = "x86_64")]
-    let (function, needed) =
-        (crate::kernel::arch::kv4::mz_kv4_decode4_avx2 as *const (), CpuFlags::AVX2);
-    #[cfg(target_arch = "aarch64")]
-    let (function, needed) =
-        (crate::kernel::arch::kv4::mz_kv4_decode4_neon as *const (), CpuFlags::NEON);
-    if !available().contains(needed) {
-        return;
-    }
-    let mut random = Random::new(94);
-    let mut memory: [Guarded; 3] = core::array::from_fn(|_| Guarded::new(64 * 20));
-    for (blocks, at_end) in (0..20).flat_map(|blocks| [(blocks, false), (blocks, true)]) {
-        let [table, codes, values] = &mut memory;
-        let table = table.at::<u16>(at_end, 16);
-        let codes = codes.at::<u8>(at_end, KV4_NIBBLE_BYTES * blocks);
-        let values = values.at::<u16>(at_end, KV4_BLOCK * blocks);
-        table.fill_with(|| random.u16());
-        codes.fill_with(|| random.byte());
-        let pointers = [table.as_ptr() as u64, codes.as_ptr() as u64, values.as_mut_ptr() as u64];
-        let arguments = [pointers[0], pointers[1], pointers[2], blocks as u64, 0, 0];
-        // SAFETY: a table of 16 entries, and codes and room for that many blocks; the CPU has what
-        // the function needs.
-        let Outcome { trashed, .. } = unsafe { checked_call(function, arguments) };
-        assert_eq!(trashed, 0, "{blocks} blocks");
-        for (token, &value) in values.iter().enumerate() {
-            let byte = codes[16 * (token / 32) + token % 16];
-            let code = if token % 32 < 16 { byte & 15 } else { byte >> 4 };
-            assert_eq!(value, table[usize::from(code)], "{blocks} blocks, token {token}");
-        }
-    }
-}
-
-#[test]
 fn spreads_see_every_end_at_every_place() {
-    let rungs = rungs();
-    for (name, kernels) in &rungs {
-        for (at, special) in
-            (0..67).flat_map(|at| [0x7C00, 0xFC00, 0x7E01, 0xFFFF].map(|s| (at, s)))
+    const CHANNELS: usize = 104;
+    for (name, kernels) in &rungs() {
+        let mut spans = [Kv4Span::default(); CHANNELS];
+        let mut spread = |values: &[u16], channel: usize| {
+            kernels.kv4_spread.call(values, &mut spans);
+            assert!(spans.iter().enumerate().all(|(at, span)| at == channel || span.is_finite));
+            spans[channel]
+        };
+        for (at, special) in (0..3 * CHANNELS)
+            .flat_map(|at| [0x7C00, 0xFC00, 0x7E01, 0xFFFF].map(|special| (at, special)))
         {
-            let mut values = [0x3C00; 67];
+            let (mut values, channel) = ([0x3C00; 3 * CHANNELS], at % CHANNELS);
             values[at] = special;
-            assert!(!kernels.kv4_spread.call(&values).is_finite, "{name} {special:#06x} {at}");
+            assert!(!spread(&values, channel).is_finite, "{name} {special:#06x} {at}");
             values[at] = 0x7BFF;
-            values[(at + 20) % 67] = 0xFBFF;
+            values[(at + CHANNELS) % (3 * CHANNELS)] = 0xFBFF;
             let expected = Kv4Span { min: 0xFBFF, max: 0x7BFF, is_finite: true };
-            assert_eq!(kernels.kv4_spread.call(&values), expected, "{name} {at}");
+            assert_eq!(spread(&values, channel), expected, "{name} {at}");
             values.fill(0x8000);
             values[at] = 0x8001;
             let expected = Kv4Span { min: 0x8001, max: 0, is_finite: true };
-            assert_eq!(kernels.kv4_spread.call(&values), expected, "{name} {at}");
+            assert_eq!(spread(&values, channel), expected, "{name} {at}");
         }
     }
 }
@@ -273,13 +384,6 @@ fn second_cycle_changes_nothing_for_any_absmax_and_code_of_v() {
 
 #[test]
 #[should_panic]
-fn a_width_that_there_is_not_is_a_programmer_error() {
-    let row = Kv4Row { min: 0, max: 0x3C00, width: 7 };
-    Kernels::portable().kv4_decode.call(&row, &[0; 16], &mut [0; 32]);
-}
-
-#[test]
-#[should_panic]
 fn a_missing_scale_word_of_v_is_a_programmer_error() {
     Kernels::portable().kv4_v_decode.call(&[0x3C00], &[0; 16], 16, &mut [0; 32]);
 }
@@ -290,9 +394,23 @@ fn an_odd_row_of_v_is_a_programmer_error() {
     Kernels::portable().kv4_v_encode.call(&[0; 33 * 2], 33, &mut [0; 2], &mut [0; 33]);
 }
 
+/// Eight channels with codes of 5 bits.
+const FIVE: Kv4Channels<'_> = Kv4Channels { ends: &[[0, 0x3C00]; 8], widths: &[5; 8] };
+
 #[test]
 #[should_panic]
 fn a_missing_block_is_a_programmer_error() {
-    let row = Kv4Row { min: 0, max: 0x3C00, width: 4 };
-    Kernels::portable().kv4_encode.call(&[0; 33], &row, &mut [0; 16]);
+    Kernels::portable().kv4_encode.call(&[0; 72], &FIVE, &mut [0; 36], &mut [0; 8]);
+}
+
+#[test]
+#[should_panic]
+fn a_missing_byte_of_a_block_is_a_programmer_error() {
+    Kernels::portable().kv4_decode.call(&FIVE, &[0; 4], &[0; 7], &mut [0; 8]);
+}
+
+#[test]
+#[should_panic]
+fn half_a_token_is_a_programmer_error() {
+    Kernels::portable().kv4_decode.call(&FIVE, &[0; 6], &[0; 16], &mut [0; 12]);
 }

@@ -1,15 +1,19 @@
-//! Rows of the 4-bit format with AVX2 and F16C, and the transposition that goes with them.
+//! The 4-bit format with AVX2, F16C and FMA, and the transposition that goes with it.
 //!
-//! Whole blocks of 32 values run here, what is left in the portable functions.
+//! Groups of 32 channels of K and blocks of 32 values of V run here, what is left in the portable
+//! functions.
 
 use super::super::kv4::{
-    self, KV4_BLOCK, KV4_NIBBLE_BYTES, Kv4Decode, Kv4Encode, Kv4Row, Kv4Span, Kv4Spread,
-    Kv4VDecode, Kv4VEncode, kv4_scale_word, kv4_step,
+    self, Factors, GROUP, HALF, KV4_BLOCK, Kv4Channels, Kv4Decode, Kv4Encode, Kv4Span, Kv4Spread,
+    Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_scale_word, kv4_step, span_of,
 };
-use super::super::portable::{self, F16_INFINITY, f32_from_f16};
+use super::super::portable::{self, F16_INFINITY};
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
 use core::arch::x86_64::*;
+
+/// Values of V that run at once.
+const V_BLOCK: usize = 32;
 
 /// Replaces the entries for which the flags allow something faster.
 pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
@@ -18,14 +22,14 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.transpose = Transpose { isa: ISA, run: transpose };
         table.kv4_spread = Kv4Spread { isa: ISA, run: spread };
         table.kv4_encode = Kv4Encode { isa: ISA, run: encode };
-        table.kv4_decode = Kv4Decode { isa: ISA, run: decode };
         table.kv4_v_encode = Kv4VEncode { isa: ISA, run: v_encode };
         table.kv4_v_decode = Kv4VDecode { isa: ISA, run: v_decode };
     }
+    if flags.contains(CpuFlags::AVX2.union(CpuFlags::F16C).union(CpuFlags::FMA)) {
+        table.kv4_decode = Kv4Decode { isa: ISA, run: decode };
+    }
     table
 }
-
-type Nibbles = [u8; KV4_NIBBLE_BYTES];
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
@@ -69,135 +73,266 @@ fn store_bytes(bytes: &mut [u8; 16], from: __m128i) {
     unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), from) };
 }
 
-/// Needs AVX2 and F16C.
-#[target_feature(enable = "avx2,f16c")]
-fn spread(values: &[u16]) -> Kv4Span {
-    let (wide, rest) = values.as_chunks::<16>();
-    let all = _mm256_set1_epi16(i16::MAX);
-    let (mut min, mut max) = (all, _mm256_set1_epi16(i16::MIN));
-    let mut magnitude = _mm256_setzero_si256();
-    for halves in wide {
-        let halves = load_wide(halves);
-        let sign = _mm256_srai_epi16::<15>(halves);
-        let ordered = _mm256_xor_si256(halves, _mm256_and_si256(sign, all));
-        min = _mm256_min_epi16(min, ordered);
-        max = _mm256_max_epi16(max, ordered);
-        magnitude = _mm256_max_epu16(magnitude, _mm256_and_si256(halves, all));
-    }
-    // The one horizontal instruction finds an unsigned minimum.
-    let bias = _mm256_set1_epi16(i16::MIN);
-    let ones = _mm256_set1_epi16(-1);
-    let min = least(_mm256_xor_si256(min, bias)) ^ 0x8000;
-    let max = !least(_mm256_xor_si256(_mm256_xor_si256(max, bias), ones)) ^ 0x8000;
-    let magnitude = !least(_mm256_xor_si256(magnitude, ones));
-    kv4::spread_from((min.cast_signed(), max.cast_signed(), magnitude), rest)
-}
-
-/// The least of 16 unsigned numbers.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn least(numbers: __m256i) -> u16 {
-    let halves = (_mm256_castsi256_si128(numbers), _mm256_extracti128_si256::<1>(numbers));
-    let least = _mm_minpos_epu16(_mm_min_epu16(halves.0, halves.1));
-    let [low, high, ..] = _mm_cvtsi128_si32(least).to_le_bytes();
-    u16::from_le_bytes([low, high])
+fn load_group(bytes: &[u8; GROUP]) -> __m256i {
+    // SAFETY: reads the 32 bytes that `bytes` refers to; no alignment is needed.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
-/// Bytes of 32 tokens, in order, from four times 8 integers that fit.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn store_group(bytes: &mut [u8; GROUP], from: __m256i) {
+    // SAFETY: writes the 32 bytes that `bytes` refers to; no alignment is needed.
+    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), from) };
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn load_floats(floats: &[f32; 8]) -> __m256 {
+    // SAFETY: reads the 8 floats that `floats` refers to; no alignment is needed.
+    unsafe { _mm256_loadu_ps(floats.as_ptr()) }
+}
+
+/// A number that is ordered as the F16 value is, for each of 16.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn ordered(halves: __m256i) -> __m256i {
+    let sign = _mm256_srai_epi16::<15>(halves);
+    _mm256_xor_si256(halves, _mm256_and_si256(sign, _mm256_set1_epi16(i16::MAX)))
+}
+
+/// Needs AVX2 and F16C, whole tokens and at least one.
+#[target_feature(enable = "avx2,f16c")]
+fn spread(values: &[u16], spans: &mut [Kv4Span]) {
+    let mut first = 0;
+    while spans.len() - first >= 64 {
+        spread_some::<4>(first, values, spans);
+        first += 64;
+    }
+    while spans.len() - first >= 16 {
+        spread_some::<1>(first, values, spans);
+        first += 16;
+    }
+    kv4::spread_from(first, values, spans);
+}
+
+/// As many times 16 channels, which there are.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn spread_some<const VECTORS: usize>(first: usize, values: &[u16], spans: &mut [Kv4Span]) {
+    let mut min = [_mm256_set1_epi16(i16::MAX); VECTORS];
+    let mut max = [_mm256_set1_epi16(i16::MIN); VECTORS];
+    for token in values.chunks_exact(spans.len()) {
+        let (halves, _) = token[first..].as_chunks::<16>();
+        for vector in 0..VECTORS {
+            let numbers = ordered(load_wide(&halves[vector]));
+            min[vector] = _mm256_min_epi16(min[vector], numbers);
+            max[vector] = _mm256_max_epi16(max[vector], numbers);
+        }
+    }
+    let (spans, _) = spans[first..].as_chunks_mut::<16>();
+    for ((min, max), spans) in min.into_iter().zip(max).zip(spans) {
+        let (mut least, mut greatest) = ([0; 16], [0; 16]);
+        store_wide(&mut least, min);
+        store_wide(&mut greatest, max);
+        for ((min, max), span) in least.into_iter().zip(greatest).zip(spans) {
+            *span = span_of(min.cast_signed(), max.cast_signed());
+        }
+    }
+}
+
+/// Bytes from four times 8 integers that fit: of each four the first in the low lane, the second in
+/// the high one.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn gather(words: [__m256i; 4]) -> __m256i {
     let [a, b, c, d] = words;
-    let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d))
+}
+
+/// The same bytes in order.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn in_order(bytes: __m256i) -> __m256i {
     _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
 }
 
-/// The nibble plane of a block from its codes.
+/// The numbers of a group.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn nibbles_of(codes: __m256i) -> __m128i {
-    let low = _mm256_and_si256(codes, _mm256_set1_epi8(15));
-    let high = _mm_slli_epi16::<4>(_mm256_extracti128_si256::<1>(low));
-    _mm_or_si128(_mm256_castsi256_si128(low), high)
+fn eights(group: usize, numbers: &[f32; kv4::CHANNELS_MAX]) -> [__m256; 4] {
+    let (eights, _) = numbers[group * GROUP..][..GROUP].as_chunks::<8>();
+    [
+        load_floats(&eights[0]),
+        load_floats(&eights[1]),
+        load_floats(&eights[2]),
+        load_floats(&eights[3]),
+    ]
 }
 
-/// Needs AVX2 and F16C, a width of 4 to 6 and matching lengths.
+/// Needs AVX2 and F16C, whole tokens and matching lengths.
 #[target_feature(enable = "avx2,f16c")]
-fn encode(values: &[u16], row: &Kv4Row, codes: &mut [u8]) {
-    let (nibbles, upper) = codes.split_at_mut(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let upper_bytes = upper.len() / (nibbles.len() / KV4_NIBBLE_BYTES).max(1);
-    let min = _mm256_set1_ps(f32_from_f16(row.min));
-    let factor = _mm256_set1_ps(1.0 / row.step());
-    let top = _mm256_set1_epi8(row.top().cast_signed());
-    let (nibbles, _) = nibbles.as_chunks_mut::<KV4_NIBBLE_BYTES>();
-    let (blocks, rest) = values.as_chunks::<KV4_BLOCK>();
-    for (block, (values, nibbles)) in blocks.iter().zip(&mut *nibbles).enumerate() {
-        let (values, _) = values.as_chunks::<8>();
-        let words = [0, 1, 2, 3].map(|at| {
-            let distance = _mm256_sub_ps(_mm256_cvtph_ps(load(&values[at])), min);
-            _mm256_cvtps_epi32(_mm256_mul_ps(distance, factor))
-        });
-        let codes = _mm256_and_si256(gather(words), top);
-        store_bytes(nibbles, nibbles_of(codes));
-        put_upper(codes, &mut upper[block * upper_bytes..][..upper_bytes]);
+fn encode(values: &[u16], channels: &Kv4Channels<'_>, nibbles: &mut [u8], upper: &mut [u8]) {
+    let count = channels.widths.len();
+    let (factors, at) = (Factors::new(channels), Upper::new(channels));
+    let first = count / GROUP * GROUP;
+    let (mut fifth, mut sixth) = ([0; kv4::CHANNELS_MAX], [0; kv4::CHANNELS_MAX]);
+    let blocks = values.chunks(KV4_BLOCK * count).zip(nibbles.chunks_mut(KV4_BLOCK * count / 2));
+    for (block, (values, nibbles)) in blocks.enumerate() {
+        for group in 0..count / GROUP {
+            let bits = encode_group(group, count, &factors, values, nibbles);
+            store_group(&mut fifth.as_chunks_mut::<GROUP>().0[group], bits[0]);
+            store_group(&mut sixth.as_chunks_mut::<GROUP>().0[group], bits[1]);
+        }
+        let upper = &mut upper[block * at.bytes()..][..at.bytes()];
+        at.planes[0].compact(&fifth[..first], upper);
+        at.planes[1].compact(&sixth[..first], upper);
     }
-    if !rest.is_empty() {
-        let (nibbles, upper) =
-            (&mut nibbles[blocks.len()], &mut upper[blocks.len() * upper_bytes..]);
-        kv4::encode_block(rest, row, nibbles, upper);
-    }
-}
-
-/// Writes the bits above the nibble, if there are any.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn put_upper(codes: __m256i, upper: &mut [u8]) {
-    if let Ok(upper) = <&mut [u8; 4]>::try_from(&mut *upper) {
-        *upper = _mm256_movemask_epi8(_mm256_slli_epi16::<3>(codes)).to_le_bytes();
-    } else if let Ok(upper) = <&mut [u8; 8]>::try_from(upper) {
-        let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), _mm256_set1_epi8(3));
-        let high = _mm256_sllv_epi64(high, _mm256_setr_epi64x(0, 2, 4, 6));
-        let half = (_mm256_castsi256_si128(high), _mm256_extracti128_si256::<1>(high));
-        let half = _mm_or_si128(half.0, half.1);
-        let whole = _mm_or_si128(half, _mm_unpackhi_epi64(half, half));
-        *upper = _mm_cvtsi128_si64(whole).to_le_bytes();
+    if first < count {
+        kv4::encode_from(first, count, &factors, &at, values, nibbles, upper);
     }
 }
 
-/// Low and high bytes of 16 table entries, in both lanes.
-#[derive(Clone, Copy)]
-struct Page {
-    low: __m256i,
-    high: __m256i,
-}
-
-/// The table of a row, 16 entries at a time.
+/// One group of a block: its nibbles are written, its upper bits given back.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn tables<const PAGES: usize>(row: &Kv4Row) -> [(__m128i, __m128i); PAGES] {
-    const FIRST: [f32; 4] = [0.0, 16.0, 32.0, 48.0];
-    let (min, step) = (_mm256_set1_ps(f32_from_f16(row.min)), _mm256_set1_ps(row.step()));
-    let eight = |codes: __m256| {
-        let values = _mm256_add_ps(_mm256_mul_ps(codes, step), min);
-        _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values)
-    };
-    let codes = _mm256_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0);
-    core::array::from_fn(|page| {
-        let codes = _mm256_add_ps(codes, _mm256_set1_ps(FIRST[page]));
-        let last = eight(_mm256_add_ps(codes, _mm256_set1_ps(8.0)));
-        let last = match page == PAGES - 1 {
-            true => _mm_insert_epi16::<7>(last, row.max.into()),
-            false => last,
-        };
-        (eight(codes), last)
-    })
+fn encode_group(
+    group: usize,
+    count: usize,
+    factors: &Factors,
+    values: &[u16],
+    nibbles: &mut [u8],
+) -> [__m256i; 2] {
+    let (min, max) = (eights(group, &factors.scales.min), eights(group, &factors.scales.max));
+    let (factor, last) = (eights(group, &factors.factor), eights(group, &factors.last));
+    let tops = load_group(&factors.tops.as_chunks::<GROUP>().0[group]);
+    let (one, zero) = (_mm256_set1_epi8(1), _mm256_setzero_si256());
+    let (mut fifth, mut sixth) = (zero, zero);
+    let push =
+        |bits, codes| _mm256_or_si256(_mm256_add_epi8(bits, bits), _mm256_and_si256(codes, one));
+    for token in 0..KV4_BLOCK {
+        let mut codes = zero;
+        if let Some(values) = values.get(token * count..).filter(|values| !values.is_empty()) {
+            let (values, _) = values[group * GROUP..][..GROUP].as_chunks::<8>();
+            let mut words = [zero; 4];
+            for eight in 0..4 {
+                let value = _mm256_cvtph_ps(load(&values[eight]));
+                let number = _mm256_mul_ps(_mm256_sub_ps(value, min[eight]), factor[eight]);
+                let is_max = _mm256_cmp_ps::<_CMP_EQ_OQ>(value, max[eight]);
+                words[eight] = _mm256_cvtps_epi32(_mm256_blendv_ps(number, last[eight], is_max));
+            }
+            codes = _mm256_and_si256(gather(words), tops);
+            let low = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+            let high = _mm_slli_epi16::<4>(_mm256_extracti128_si256::<1>(low));
+            let (nibbles, _) = nibbles[token * count / 2..].as_chunks_mut::<HALF>();
+            store_bytes(&mut nibbles[group], _mm_or_si128(_mm256_castsi256_si128(low), high));
+        }
+        fifth = push(fifth, _mm256_srli_epi16::<4>(codes));
+        sixth = push(sixth, _mm256_srli_epi16::<5>(codes));
+    }
+    [fifth, sixth]
 }
 
-/// The same, split into bytes.
+/// The bytes of a group in a block of 8 tokens, zero where a channel has none. `block` has 16 bytes
+/// more than a block.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn pages<const PAGES: usize>(row: &Kv4Row) -> [Page; PAGES] {
-    tables(row).map(|(a, b)| page(a, b))
+pub(super) fn expand(plane: &UpperPlane, group: usize, block: &[u8]) -> __m256i {
+    let [low, high] = [plane.starts[2 * group], plane.starts[2 * group + 1]];
+    let low = load_bytes(&block[low..].as_chunks().0[0]);
+    let high = load_bytes(&block[high..].as_chunks().0[0]);
+    let picks = load_group(&plane.picks.as_chunks::<GROUP>().0[group]);
+    _mm256_shuffle_epi8(_mm256_set_m128i(high, low), picks)
+}
+
+/// Needs AVX2, F16C and FMA, whole tokens and matching lengths.
+#[target_feature(enable = "avx2,f16c,fma")]
+fn decode(channels: &Kv4Channels<'_>, nibbles: &[u8], upper: &[u8], values: &mut [u16]) {
+    let count = channels.widths.len();
+    let (scales, at) = (Scales::new(channels), Upper::new(channels));
+    decode_groups(0, count, &scales, &at, nibbles, upper, values);
+}
+
+/// The channels from that one on, the first of a group. The rest of the channels is done by the
+/// portable function.
+#[target_feature(enable = "avx2,f16c,fma")]
+pub(super) fn decode_groups(
+    first: usize,
+    count: usize,
+    scales: &Scales,
+    at: &Upper,
+    nibbles: &[u8],
+    upper: &[u8],
+    values: &mut [u16],
+) {
+    let mut copy = [0; 2 * kv4::CHANNELS_MAX + HALF];
+    let blocks = values.chunks_mut(KV4_BLOCK * count).zip(nibbles.chunks(KV4_BLOCK * count / 2));
+    for (block, (values, nibbles)) in blocks.enumerate() {
+        let block = kv4::padded(upper, block, at.bytes(), &mut copy);
+        for group in first / GROUP..count / GROUP {
+            let [fifth, sixth] = &at.planes;
+            let bits = [expand(fifth, group, block), expand(sixth, group, block)];
+            decode_group(group, count, scales, bits, nibbles, values);
+        }
+    }
+    let first = count / GROUP * GROUP;
+    if first < count {
+        kv4::decode_from(first, count, scales, at, nibbles, upper, values);
+    }
+}
+
+/// Makes four bytes of each lane integers, from that one on.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn pick<const BYTE: i32>() -> __m256i {
+    // The highest bit of an index makes a zero.
+    let lane =
+        _mm_setr_epi32(BYTE | !0xFF, (BYTE + 1) | !0xFF, (BYTE + 2) | !0xFF, (BYTE + 3) | !0xFF);
+    _mm256_broadcastsi128_si256(lane)
+}
+
+/// One group of a block.
+#[target_feature(enable = "avx2,f16c,fma")]
+#[inline]
+fn decode_group(
+    group: usize,
+    count: usize,
+    scales: &Scales,
+    [fifth, sixth]: [__m256i; 2],
+    nibbles: &[u8],
+    values: &mut [u16],
+) {
+    let (min, max) = (eights(group, &scales.min), eights(group, &scales.max));
+    let step = eights(group, &scales.step);
+    let picks = [pick::<0>(), pick::<4>(), pick::<8>(), pick::<12>()];
+    let (four, fifth_bit, sixth_bit) =
+        (_mm256_set1_epi8(15), _mm256_set1_epi8(16), _mm256_set1_epi8(32));
+    let halves = _mm256_setr_epi64x(0, 0, 4, 4);
+    // The first token's bit is the highest of its byte. Half of the tokens start from where it is
+    // in place, then it moves up by one.
+    let mut upper = (_mm256_srli_epi16::<3>(fifth), _mm256_srli_epi16::<2>(sixth));
+    let tokens = values.chunks_exact_mut(count).zip(nibbles.chunks_exact(count / 2));
+    for (token, (values, nibbles)) in tokens.enumerate() {
+        if token == KV4_BLOCK / 2 {
+            upper = (_mm256_add_epi8(fifth, fifth), _mm256_slli_epi16::<2>(sixth));
+        }
+        let (nibbles, _) = nibbles.as_chunks::<HALF>();
+        let both = _mm256_broadcastsi128_si256(load_bytes(&nibbles[group]));
+        let low = _mm256_and_si256(_mm256_srlv_epi64(both, halves), four);
+        let fifth = _mm256_and_si256(upper.0, fifth_bit);
+        let sixth = _mm256_and_si256(upper.1, sixth_bit);
+        upper = (_mm256_add_epi8(upper.0, upper.0), _mm256_add_epi8(upper.1, upper.1));
+        let codes = _mm256_or_si256(low, _mm256_or_si256(fifth, sixth));
+        super::expect_writes(&values[group * GROUP..], GROUP);
+        let (values, _) = values[group * GROUP..][..GROUP].as_chunks_mut::<8>();
+        for eight in 0..4 {
+            let code = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, picks[eight]));
+            let value = _mm256_fmadd_ps(code, step[eight], min[eight]);
+            let value = _mm256_min_ps(value, max[eight]);
+            store(&mut values[eight], _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value));
+        }
+    }
 }
 
 /// 16 entries, split into bytes.
@@ -210,128 +345,11 @@ fn page(a: __m128i, b: __m128i) -> Page {
     Page { low: _mm256_broadcastsi128_si256(low), high: _mm256_broadcastsi128_si256(high) }
 }
 
-/// The low four bits of 32 tokens in order.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-pub(super) fn low_bits(nibbles: &Nibbles) -> __m256i {
-    let bytes = load_bytes(nibbles);
-    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
-    _mm256_and_si256(both, _mm256_set1_epi8(15))
-}
-
-/// Joins low and high bytes of 32 values and stores them.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn store_block(values: &mut [u16; KV4_BLOCK], low: __m256i, high: __m256i) {
-    let (a, b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
-    let (values, _) = values.as_chunks_mut::<16>();
-    store_wide(&mut values[0], _mm256_permute2x128_si256::<0x20>(a, b));
-    store_wide(&mut values[1], _mm256_permute2x128_si256::<0x31>(a, b));
-}
-
-/// Needs AVX2 and F16C, a width of 4 to 6 and matching lengths.
-#[target_feature(enable = "avx2,f16c")]
-fn decode(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    match row.width {
-        4 => decode_4(row, codes, values),
-        5 => decode_5(row, codes, values),
-        _ => decode_6(row, codes, values),
-    }
-    let whole = values.len() / KV4_BLOCK;
-    if whole * KV4_BLOCK < values.len() {
-        kv4::decode_blocks(&row.table(), row.width, whole, codes, values);
-    }
-}
-
-#[cfg(mz_asm)]
-unsafe extern "C" {
-    /// cbindgen:ignore
-    pub(in crate::kernel) fn mz_kv4_decode4_avx2(
-        table: *const u16,
-        codes: *const u8,
-        values: *mut u16,
-        blocks: usize,
-    );
-}
-
-/// The whole blocks of a row of 4-bit codes.
-#[cfg(mz_asm)]
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [page] = tables(row);
-    let blocks = values.len() / KV4_BLOCK;
-    let mut table = [[0; 8]; 2];
-    store(&mut table[0], page.0);
-    store(&mut table[1], page.1);
-    // SAFETY: the table has 16 entries; `codes` has the bytes of all blocks and `values` room for
-    // the whole ones, as the caller checked; the CPU has AVX2.
-    unsafe {
-        mz_kv4_decode4_avx2(table.as_ptr().cast(), codes.as_ptr(), values.as_mut_ptr(), blocks);
-    }
-}
-
-/// The whole blocks of a row of 4-bit codes.
-#[cfg(not(mz_asm))]
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn decode_4(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [page] = pages(row);
-    let (nibbles, _) = codes.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    for (values, nibbles) in blocks.iter_mut().zip(nibbles) {
-        let index = low_bits(nibbles);
-        let low = _mm256_shuffle_epi8(page.low, index);
-        store_block(values, low, _mm256_shuffle_epi8(page.high, index));
-    }
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn decode_5(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let [first, second] = pages(row);
-    let (nibbles, upper) = codes.split_at(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (upper, _) = upper.as_chunks::<4>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    let spread =
-        _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-    let bits = _mm256_set1_epi64x(0x8040_2010_0804_0201u64.cast_signed());
-    for ((values, nibbles), &upper) in blocks.iter_mut().zip(nibbles).zip(upper) {
-        let index = low_bits(nibbles);
-        let upper = _mm256_shuffle_epi8(_mm256_set1_epi32(i32::from_le_bytes(upper)), spread);
-        let is_second = _mm256_cmpeq_epi8(_mm256_and_si256(upper, bits), bits);
-        let pick = |first, second| {
-            let (first, second) =
-                (_mm256_shuffle_epi8(first, index), _mm256_shuffle_epi8(second, index));
-            _mm256_blendv_epi8(first, second, is_second)
-        };
-        store_block(values, pick(first.low, second.low), pick(first.high, second.high));
-    }
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn decode_6(row: &Kv4Row, codes: &[u8], values: &mut [u16]) {
-    let pages: [Page; 4] = pages(row);
-    let (nibbles, upper) = codes.split_at(values.len().div_ceil(KV4_BLOCK) * KV4_NIBBLE_BYTES);
-    let (nibbles, _) = nibbles.as_chunks::<KV4_NIBBLE_BYTES>();
-    let (upper, _) = upper.as_chunks::<8>();
-    let (blocks, _) = values.as_chunks_mut::<KV4_BLOCK>();
-    let shifts = _mm256_setr_epi64x(0, 2, 4, 6);
-    for ((values, nibbles), &upper) in blocks.iter_mut().zip(nibbles).zip(upper) {
-        let index = low_bits(nibbles);
-        let upper = _mm256_srlv_epi64(_mm256_set1_epi64x(i64::from_le_bytes(upper)), shifts);
-        let upper = _mm256_and_si256(upper, _mm256_set1_epi8(3));
-        // Each bit in turn as the highest of its byte, which is the one that blending looks at.
-        let (even, high) = (_mm256_slli_epi16::<7>(upper), _mm256_slli_epi16::<6>(upper));
-        let pick = |pages: [__m256i; 4]| {
-            let [a, b, c, d] = pages.map(|page| _mm256_shuffle_epi8(page, index));
-            let (a, c) = (_mm256_blendv_epi8(a, b, even), _mm256_blendv_epi8(c, d, even));
-            _mm256_blendv_epi8(a, c, high)
-        };
-        store_block(values, pick(pages.map(|page| page.low)), pick(pages.map(|page| page.high)));
-    }
+/// Low and high bytes of 16 table entries, in both lanes.
+#[derive(Clone, Copy)]
+struct Page {
+    low: __m256i,
+    high: __m256i,
 }
 
 /// Needs AVX2 and F16C, whole rows and matching lengths.
@@ -346,15 +364,15 @@ fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [
         *scale = kv4_scale_word(absmax);
         let steps_per_one = 1.0 / kv4_step(*scale);
         let factor = _mm256_set1_ps(steps_per_one);
-        let (blocks, rest) = row.as_chunks::<KV4_BLOCK>();
-        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * KV4_NIBBLE_BYTES);
-        let (codes, _) = codes.as_chunks_mut::<KV4_NIBBLE_BYTES>();
+        let (blocks, rest) = row.as_chunks::<V_BLOCK>();
+        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * V_BLOCK / 2);
+        let (codes, _) = codes.as_chunks_mut::<{ V_BLOCK / 2 }>();
         for (values, codes) in blocks.iter().zip(codes) {
             let (values, _) = values.as_chunks::<8>();
             let words = [0, 1, 2, 3].map(|at| {
                 _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(load(&values[at])), factor))
             });
-            let nibbles = _mm256_and_si256(gather(words), _mm256_set1_epi8(15));
+            let nibbles = _mm256_and_si256(in_order(gather(words)), _mm256_set1_epi8(15));
             // Even ones once and odd ones 16 times make bytes.
             let pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
             let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
@@ -372,12 +390,13 @@ fn v_decode(scales: &[u16], codes: &[u8], row_values: usize, values: &mut [u16])
     let negative = _mm256_setr_ps(-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0);
     let rows = values.chunks_exact_mut(row_values).zip(codes.chunks_exact(row_values / 2));
     for ((row, codes), &scale) in rows.zip(scales) {
+        super::expect_writes(row, row.len());
         let step = _mm256_set1_ps(kv4_step(scale));
         let [a, b] = [positive, negative].map(|numbers| {
             _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_mul_ps(numbers, step))
         });
         let page = page(a, b);
-        let (blocks, rest) = row.as_chunks_mut::<KV4_BLOCK>();
+        let (blocks, rest) = row.as_chunks_mut::<V_BLOCK>();
         let (bytes, rest_bytes) = codes.as_chunks::<16>();
         for (values, bytes) in blocks.iter_mut().zip(bytes) {
             // The order in which joining low and high bytes lane by lane makes rows of 16.

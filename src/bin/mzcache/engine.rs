@@ -280,11 +280,16 @@ fn default_threads() -> u16 {
 }
 
 /// Two readers keep storage busy and use little CPU; unpackers share the cores, as far as the map
-/// has some for them; the cores that a map has for allocation are all used, up to a bound.
+/// has some for them. Page faults of fresh buffers take about as long as all else: the cores that a
+/// map has for them are all used, up to a bound, and a quarter of them where it has none.
 fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
     const WORKERS_OF_A_ROLE: usize = 6;
     let counts = WorkerCounts {
-        allocate: map.allocate.len().clamp(1, WORKERS_OF_A_ROLE),
+        allocate: match map.allocate.len() {
+            0 => usize::from(threads.div_ceil(4)),
+            cores => cores,
+        }
+        .min(WORKERS_OF_A_ROLE),
         read: 2,
         unpack: usize::from(threads.div_ceil(2)).min(WORKERS_OF_A_ROLE),
     };

@@ -22,6 +22,9 @@ use mzcache::units::{ByteCount, Nanos, TokenCount, Unit};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Rounds that calibrate a context.
+const ROUNDS: usize = 4;
+
 /// One model in one process.
 pub struct Subject {
     pub engine: Engine,
@@ -102,13 +105,14 @@ impl Subject {
         let tally = self.engine.session.runtime().stats().tally;
         self.total = tally.total_bytes();
         self.weights = tally.weight_bytes;
-        self.calibrate()?;
-        let mut times = Vec::new();
-        for _ in 0..4 {
-            times.push(self.ask()?);
+        // Bounds are of the best that was seen.
+        self.rates.allocate = 0.0;
+        self.in_memory = Duration::MAX;
+        for _ in 0..ROUNDS {
+            self.calibrate()?;
+            self.ask()?;
+            self.in_memory = self.in_memory.min(self.ask()?);
         }
-        // The first one warms up.
-        self.in_memory = times.into_iter().skip(1).min().unwrap_or_default();
         Ok(())
     }
 
@@ -132,7 +136,8 @@ impl Subject {
             });
         let bytes: u64 = bytes.sum();
         let took = record.total(is_allocation);
-        self.rates.allocate = rate(bytes, Duration::from_nanos(took.get()));
+        let found = rate(bytes, Duration::from_nanos(took.get()));
+        self.rates.allocate = self.rates.allocate.max(found);
         Ok(())
     }
 

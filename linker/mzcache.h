@@ -212,6 +212,11 @@ typedef struct mz_config {
     uint64_t pack_bytes_per_s;
     // Measured: unpacking, likewise.
     uint64_t unpack_bytes_per_s;
+    // The model's step profile as mz_steps wrote it, for MZ_CODEC_KV4 and MZ_CODEC_KVH; others
+    // ignore it. NULL: one is made at the first eviction. Read during the call only.
+    const uint8_t *steps;
+    // Bytes of steps, at most 16 MiB.
+    uint64_t steps_bytes;
 } mz_config;
 
 // Details of a failure.
@@ -492,6 +497,25 @@ int mz_truncate(struct mz_handle *handle, uint32_t tokens);
 // Returns 1, and the first token of a chunk that the storage lost, if that happened: mz_truncate
 // to it and compute the rest again. Returns 0 if nothing is lost.
 int mz_lost(struct mz_handle *handle, uint32_t *token);
+
+// The caller's engine reports a layer's queries of a batch, after rotation, so that the codec puts
+// its error where attention does not look: for each of kv_heads * head_dim K channels the sum of
+// squared query values over the batch's tokens and the query heads that read it. Layers in order.
+// Of use until the first eviction, for the first 1024 tokens or so; ignored later, and by codecs
+// without a step profile. rotary_halves: 1 where rotation turns channel i with i + head_dim / 2, 0
+// where it turns 2 i with 2 i + 1.
+int mz_add_query_energy(struct mz_handle *handle,
+                        uint32_t layer,
+                        uint32_t rotary_halves,
+                        uint32_t tokens,
+                        const float *energies,
+                        size_t count);
+
+// Writes the step profile that this context's chunks are packed with, to be saved with the model
+// and given as mz_config.steps the next time. MZ_ERR_BAD_STATE: there is none, because nothing was
+// evicted yet or the codec uses none. MZ_ERR_MEMORY_TOO_SMALL: mz_last_error says how many bytes it
+// takes. *written is set when it was written.
+int mz_steps(struct mz_handle *handle, void *into, size_t bytes, size_t *written);
 
 // Numbers for people and logs.
 int mz_stats_get(struct mz_handle *handle, struct mz_stats *stats);

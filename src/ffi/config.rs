@@ -6,6 +6,7 @@
 
 use super::raw;
 use super::types::{MzConfig, MzOrder, MzScheme};
+use crate::codec::RotaryPairs;
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
 use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX};
@@ -15,6 +16,8 @@ use crate::state::{EvictPolicy, Roles};
 use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
 
 const EXTENTS_MAX: usize = LAYERS_MAX as usize * EXTENTS_PER_UNIT_MAX;
+/// Longer than the profile of any shape within the limits.
+const STEPS_BYTES_MAX: usize = 16 << 20;
 
 /// Reads the table and runs `body` with what it means.
 ///
@@ -46,10 +49,21 @@ pub(super) unsafe fn with<R>(
             raw::slice(table.extents_per_unit, count, "mz_config.extents_per_unit")
         }?),
     };
+    let steps_bytes = usize::try_from(table.steps_bytes).unwrap_or(usize::MAX);
+    if steps_bytes > STEPS_BYTES_MAX {
+        return Err(Error::new(Code::LimitExceeded, "mz_config.steps_bytes").with(steps_bytes));
+    }
+    let steps = match table.steps.is_null() && steps_bytes == 0 {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe { raw::slice(table.steps, steps_bytes, "mz_config.steps") }?),
+    };
     let mut units = [WeightUnit { extents: &[] }; LAYERS_MAX as usize];
     let units = &mut units[..count];
     split(extents, per_unit, units)?;
-    body(&meaning(&table, units)?)
+    let mut config = meaning(&table, units)?;
+    config.options.steps = steps;
+    body(&config)
 }
 
 /// Deals the windows out to the units.
@@ -108,6 +122,15 @@ fn meaning<'a>(table: &MzConfig, weights: &'a [WeightUnit<'a>]) -> Result<Config
 
 fn unsupported(what: &'static str, value: u32) -> Error {
     Error::new(Code::Unsupported, what).with(value)
+}
+
+/// Which channels rotation turns together.
+pub(super) fn rotary_pairs(halves: u32) -> Result<RotaryPairs> {
+    match halves {
+        0 => Ok(RotaryPairs::Adjacent),
+        1 => Ok(RotaryPairs::Halves),
+        other => Err(unsupported("rotary_halves", other)),
+    }
 }
 
 fn switch(value: u32) -> Result<bool> {

@@ -14,15 +14,17 @@ use super::holds::Holds;
 use super::ports::Tables;
 use super::raw;
 use super::tables::MzPorts;
-use super::types::{MzConfig, MzHandle};
+use super::types::{MZ_OK, MzConfig, MzHandle};
 use crate::arena::{Arena, Sizer};
+use crate::codec::{RotaryPairs, Steps};
 use crate::error::{Code, Error, Result};
 use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX};
 use crate::port::lock::Lock;
 use crate::port::{Ports, Region};
 use crate::runtime::{self, Config, Runtime};
 use crate::sync::Word;
-use crate::units::{ChunkId, ChunkIndex, Kind, LayerIndex, TokenCount};
+use crate::units::{ChunkId, ChunkIndex, Kind, KvShape, LayerIndex, TokenCount};
+use core::ffi::c_int;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
 use static_assertions::assert_impl_all;
@@ -41,7 +43,7 @@ pub(super) struct Handle {
     runtime: ManuallyDrop<Runtime>,
     holds: Lock<Holds>,
     last: Lock<Option<Error>>,
-    kv_layers: u16,
+    shape: KvShape,
     weight_units: u16,
     columns_max: u16,
 }
@@ -129,7 +131,7 @@ fn place(
         runtime: ManuallyDrop::new(runtime),
         holds: Lock::new(holds, &tables.park),
         last: Lock::new(None, &tables.park),
-        kv_layers: config.shape.layers,
+        shape: config.shape,
         weight_units: u16::try_from(config.weights.len()).unwrap_or(u16::MAX),
         columns_max: columns_max(config)?,
     })?;
@@ -253,7 +255,7 @@ impl Handle {
     }
 
     fn kv_layer(&self, layer: u32) -> Result<LayerIndex> {
-        self.layer_below(layer, self.kv_layers)
+        self.layer_below(layer, self.shape.layers)
     }
 
     fn layer_below(&self, layer: u32, end: u16) -> Result<LayerIndex> {
@@ -263,7 +265,7 @@ impl Handle {
 
     /// The unit of a chunk in [`Holds`].
     fn unit(&self, id: ChunkId) -> usize {
-        let row = id.chunk.index() * usize::from(self.kv_layers);
+        let row = id.chunk.index() * usize::from(self.shape.layers);
         usize::from(self.weight_units) + row + id.layer.index()
     }
 
@@ -354,6 +356,31 @@ impl Handle {
         self.holds.lock().end_write(self.unit(id))
     }
 
+    /// Query energy of a layer's K channels, of that many tokens.
+    pub(super) fn add_query_energy(
+        &self,
+        layer: u32,
+        pairs: RotaryPairs,
+        tokens: u32,
+        energies: &[f32],
+    ) -> Result<c_int> {
+        let layer = self.kv_layer(layer)?;
+        let channels = usize::from(self.shape.kv_heads) * usize::from(self.shape.head_dim);
+        if energies.len() != channels {
+            return Err(Error::new(Code::InvalidArgument, "energies").with(energies.len()));
+        }
+        let tokens = usize::try_from(tokens).unwrap_or(usize::MAX);
+        self.runtime.add_query_energy(layer, pairs, tokens, &|channel| energies[channel]);
+        Ok(MZ_OK)
+    }
+
+    /// Writes the frozen step profile; how many bytes it took.
+    pub(super) fn write_steps(&self, into: &mut [u8]) -> Result<usize> {
+        let steps = self.runtime.steps().ok_or(Error::new(Code::BadState, "steps"))?;
+        steps.write(into)?;
+        Ok(Steps::serialised_bytes(&self.shape))
+    }
+
     /// Ends all leases.
     pub(super) fn release_all(&self) {
         self.holds.lock().end_all();
@@ -365,7 +392,7 @@ impl Handle {
         let tokens = TokenCount::new(tokens);
         let first = usize::try_from(tokens.chunks()).unwrap_or(usize::MAX);
         let kept = usize::from(self.columns_max).min(first);
-        let per_chunk = usize::from(self.kv_layers);
+        let per_chunk = usize::from(self.shape.layers);
         let chunks = usize::from(self.weight_units);
         let end = chunks + usize::from(self.columns_max) * per_chunk;
         if self.holds.lock().has_any(chunks + kept * per_chunk..end) {

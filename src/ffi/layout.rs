@@ -30,7 +30,7 @@ macro_rules! tables {
 
 // The size in the first version that had the table; it stays when the table grows.
 tables! {
-    MzConfig, "mz_config", size_of::<MzConfig>();
+    MzConfig, "mz_config", offset_of!(MzConfig, steps);
     MzSpan, "mz_span", size_of::<MzSpan>();
     MzReport, "mz_report", size_of::<MzReport>();
     MzStats, "mz_stats", size_of::<MzStats>();
@@ -81,10 +81,11 @@ mod lp64 {
     use super::*;
 
     layout!(MzExtent, 24: file_offset 0, bytes 8, buffer_offset 16);
-    layout!(MzConfig, 112: struct_bytes 0, kv_layers 4, kv_heads 8, head_dim 12,
+    layout!(MzConfig, 128: struct_bytes 0, kv_layers 4, kv_heads 8, head_dim 12,
         context_tokens_max 16, weight_units 20, extents 24, extents_per_unit 32, extent_count 40,
         swap_file 44, codec 48, order 52, scheme 56, segment_bytes 60, order_seed 64, hwcap 72,
-        read_bytes_per_s 80, write_bytes_per_s 88, pack_bytes_per_s 96, unpack_bytes_per_s 104);
+        read_bytes_per_s 80, write_bytes_per_s 88, pack_bytes_per_s 96, unpack_bytes_per_s 104, steps 112,
+        steps_bytes 120);
     layout!(MzSpan, 32: struct_bytes 0, index 4, data 8, bytes 16, token 24);
     layout!(MzReport, 40: struct_bytes 0, stop 4, asked_bytes 8, freed_bytes 16, elapsed_ns 24,
         leased 32, error 36);

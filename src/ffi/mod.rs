@@ -373,6 +373,58 @@ pub unsafe extern "C" fn mz_lost(handle: *mut MzHandle, token: *mut u32) -> c_in
     unsafe { inside(handle, body) }
 }
 
+/// The caller's engine reports a layer's queries of a batch, after rotation, so that the codec puts
+/// its error where attention does not look: for each of kv_heads * head_dim K channels the sum of
+/// squared query values over the batch's tokens and the query heads that read it. Layers in order.
+/// Of use until the first eviction, for the first 1024 tokens or so; ignored later, and by codecs
+/// without a step profile. rotary_halves: 1 where rotation turns channel i with i + head_dim / 2, 0
+/// where it turns 2 i with 2 i + 1.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_add_query_energy(
+    handle: *mut MzHandle,
+    layer: u32,
+    rotary_halves: u32,
+    tokens: u32,
+    energies: *const f32,
+    count: usize,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let energies = unsafe { raw::slice(energies, count, "energies") }?;
+        handle.add_query_energy(layer, config::rotary_pairs(rotary_halves)?, tokens, energies)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// Writes the step profile that this context's chunks are packed with, to be saved with the model
+/// and given as mz_config.steps the next time. MZ_ERR_BAD_STATE: there is none, because nothing was
+/// evicted yet or the codec uses none. MZ_ERR_MEMORY_TOO_SMALL: mz_last_error says how many bytes it
+/// takes. *written is set when it was written.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_steps(
+    handle: *mut MzHandle,
+    into: *mut c_void,
+    bytes: usize,
+    written: *mut usize,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(written, "written") }?;
+        // SAFETY: the caller's promise.
+        let memory = unsafe { raw::memory(into.cast::<MaybeUninit<u8>>(), bytes) }?;
+        memory.fill(MaybeUninit::new(0));
+        // SAFETY: every byte was just set.
+        let memory = unsafe { memory.assume_init_mut() };
+        place.set(handle.write_steps(memory)?);
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
 /// Numbers for people and logs.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]

@@ -1,5 +1,6 @@
 mod arguments;
 mod leases;
 mod outside;
+mod steps;
 mod tables;
 mod world;

@@ -203,6 +203,11 @@ pub struct MzConfig {
     pub pack_bytes_per_s: u64,
     /// Measured: unpacking, likewise.
     pub unpack_bytes_per_s: u64,
+    /// The model's step profile as mz_steps wrote it, for MZ_CODEC_KV4 and MZ_CODEC_KVH; others
+    /// ignore it. NULL: one is made at the first eviction. Read during the call only.
+    pub steps: *const u8,
+    /// Bytes of steps, at most 16 MiB.
+    pub steps_bytes: u64,
 }
 
 /// A leased unit: memory that stays where it is until the lease ends.

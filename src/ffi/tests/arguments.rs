@@ -20,6 +20,7 @@ const CANCELLED: c_int = MzErr::Cancelled as c_int;
 fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
     let (mut span, mut count, mut token) = (no_span(), 1, 0);
     let mut error = answer::details(None);
+    let (mut energies, mut written) = ([0.0f32; 32], 0);
     // SAFETY: zeroes are tables.
     let (mut report, mut stats): (MzReport, MzStats) = unsafe { core::mem::zeroed() };
     report.struct_bytes = MzReport::own_bytes();
@@ -44,6 +45,8 @@ fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
             mz_truncate(handle, 0),
             mz_lost(handle, &mut token),
             mz_stats_get(handle, &mut stats),
+            mz_add_query_energy(handle, 0, 0, 1, energies.as_ptr(), energies.len()),
+            mz_steps(handle, energies.as_mut_ptr().cast(), 4, &mut written),
             mz_last_error(handle, &mut error),
             mz_close(handle),
         ]
@@ -96,10 +99,12 @@ fn null_and_misaligned_places_are_refused() {
                 mz_kv_tail(handle, 0, TOKENS, place.cast()),
                 mz_lost(handle, place.cast()),
                 mz_stats_get(handle, place.cast()),
+                mz_add_query_energy(handle, 0, 0, 1, place.cast(), 32),
+                mz_steps(handle, room.as_mut_ptr().cast(), 64, place.cast()),
                 mz_last_error(handle, place.cast()),
             ]
         };
-        assert_eq!(results, [INVALID; 7]);
+        assert_eq!(results, [INVALID; 9]);
     }
     // SAFETY: as above.
     assert_eq!(unsafe { mz_evict(handle, 1, 0, odd.cast()) }, INVALID);

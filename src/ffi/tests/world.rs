@@ -432,6 +432,8 @@ fn config(extents: &[MzExtent]) -> MzConfig {
         write_bytes_per_s: 0,
         pack_bytes_per_s: 0,
         unpack_bytes_per_s: 0,
+        steps: ptr::null(),
+        steps_bytes: 0,
     }
 }
 

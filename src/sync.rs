@@ -39,6 +39,11 @@ impl Word {
         self.0.fetch_sub(1, Ordering::AcqRel)
     }
 
+    /// Sets bits and returns the value before, acquire and release.
+    pub fn set(&self, bits: u32) -> u32 {
+        self.0.fetch_or(bits, Ordering::AcqRel)
+    }
+
     /// Replaces `old` by `new`; true when it did. Acquire on success.
     pub fn replace(&self, old: u32, new: u32) -> bool {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()

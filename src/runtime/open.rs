@@ -39,7 +39,8 @@ pub(super) struct Shared {
     pub(super) closing: Word,
     /// Not 0 while a caller is inside an eviction, until it has its report.
     pub(super) evicting: Word,
-    /// Calls of [`super::Evictor`]s under way; the runtime outlives them.
+    /// Calls of [`super::Evictor`]s under way, and a bit when no more may begin; the runtime
+    /// outlives them.
     pub(super) guests: Word,
     /// Not 0 while worker threads work.
     pub(super) threaded: Word,

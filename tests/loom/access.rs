@@ -181,7 +181,7 @@ fn who_locks_next_sees_what_the_last_one_wrote() {
 }
 
 /// A resident buffer for which some contend: `judge` says of one who was refused the lock whether
-/// it may try again. `ports::buffers` has the same of `Buffers`.
+/// it may try again. `buffers` has the same of the buffers themselves.
 fn refusal(judge: fn(&Access) -> bool) {
     check(4, move || {
         let access = resident();

@@ -16,8 +16,9 @@ const BYTES: u64 = 4096;
 /// Memory that every order of a model begins with anew.
 fn memory_for(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
     const ALL: usize = 1 << 20;
+    const NOTHING: MaybeUninit<u8> = MaybeUninit::uninit();
     thread_local! {
-        static START: *mut MaybeUninit<u8> = Vec::leak(vec![MaybeUninit::uninit(); ALL]).as_mut_ptr();
+        static START: *mut MaybeUninit<u8> = Vec::leak(vec![NOTHING; ALL]).as_mut_ptr();
     }
     assert!(bytes <= ALL);
     // SAFETY: all threads of a model run on this one, and its orders one after the other: what an

@@ -6,6 +6,8 @@ use std::{env, fs, io};
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(mz_asm)");
+    // Set by who checks models of `src/sync.rs`.
+    println!("cargo::rustc-check-cfg=cfg(loom)");
     println!("cargo::rerun-if-changed=asm");
     println!("cargo::rerun-if-env-changed=MZ_CI");
     let Some(directory) = asm_directory() else { return };

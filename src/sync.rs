@@ -1,7 +1,25 @@
 //! Every atomic of the library, as small types that name their protocol. Nothing else uses
-//! `core::sync::atomic`, so that a model checker can replace this file.
+//! `core::sync::atomic`, so that under `--cfg loom` the model checker of that name puts its own
+//! here; `tests/loom` holds the models.
 
+#[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A `const` constructor, except under loom, whose atomics belong to the model they are made in.
+macro_rules! constant {
+    ($(#[$doc:meta])* pub fn $($rest:tt)*) => {
+        $(#[$doc])*
+        #[cfg(not(loom))]
+        pub const fn $($rest)*
+
+        $(#[$doc])*
+        #[cfg(loom)]
+        pub fn $($rest)*
+    };
+}
+pub(crate) use constant;
 
 /// A 32-bit word that threads can wait on through [`crate::port::Park`].
 #[derive(Debug, Default)]
@@ -9,9 +27,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub struct Word(AtomicU32);
 
 impl Word {
-    /// A word with a first value.
-    pub const fn new(value: u32) -> Self {
-        Word(AtomicU32::new(value))
+    constant! {
+        /// A word with a first value.
+        pub fn new(value: u32) -> Self {
+            Word(AtomicU32::new(value))
+        }
     }
 
     /// Acquire load.
@@ -39,6 +59,11 @@ impl Word {
         self.0.fetch_sub(1, Ordering::AcqRel)
     }
 
+    /// Sets bits and returns the value before, acquire and release.
+    pub fn set(&self, bits: u32) -> u32 {
+        self.0.fetch_or(bits, Ordering::AcqRel)
+    }
+
     /// Replaces `old` by `new`; true when it did. Acquire on success.
     pub fn replace(&self, old: u32, new: u32) -> bool {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -46,7 +71,7 @@ impl Word {
 
     /// Address for the kernel's futex call.
     pub fn as_ptr(&self) -> *mut u32 {
-        self.0.as_ptr()
+        core::ptr::from_ref(&self.0).cast_mut().cast()
     }
 }
 
@@ -56,9 +81,11 @@ impl Word {
 pub struct Flag(AtomicBool);
 
 impl Flag {
-    /// Not raised.
-    pub const fn new() -> Self {
-        Flag(AtomicBool::new(false))
+    constant! {
+        /// Not raised.
+        pub fn new() -> Self {
+            Flag(AtomicBool::new(false))
+        }
     }
 
     /// Raises it.
@@ -77,9 +104,11 @@ impl Flag {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Zero.
-    pub const fn new() -> Self {
-        Counter(AtomicU64::new(0))
+    constant! {
+        /// Zero.
+        pub fn new() -> Self {
+            Counter(AtomicU64::new(0))
+        }
     }
 
     /// Adds.
@@ -119,9 +148,11 @@ impl Access {
     const PREPARED_MAX: u32 = u32::MAX - 1;
     const EXCLUSIVE: u32 = u32::MAX;
 
-    /// Absent.
-    pub const fn new() -> Self {
-        Access(AtomicU32::new(Self::ABSENT))
+    constant! {
+        /// Absent.
+        pub fn new() -> Self {
+            Access(AtomicU32::new(Self::ABSENT))
+        }
     }
 
     fn replace(&self, old: u32, new: u32) -> bool {
@@ -245,9 +276,11 @@ impl Turn {
     const HANDED_OVER: u32 = u32::MAX;
     const USERS_MAX: u32 = Self::DEVICE - 2;
 
-    /// The host's, and nobody in.
-    pub const fn new() -> Self {
-        Turn(AtomicU32::new(0))
+    constant! {
+        /// The host's, and nobody in.
+        pub fn new() -> Self {
+            Turn(AtomicU32::new(0))
+        }
     }
 
     const fn bits(party: Party) -> u32 {
@@ -301,9 +334,11 @@ impl Turn {
 pub struct PartSet(AtomicU64);
 
 impl PartSet {
-    /// Empty.
-    pub const fn new() -> Self {
-        PartSet(AtomicU64::new(0))
+    constant! {
+        /// Empty.
+        pub fn new() -> Self {
+            PartSet(AtomicU64::new(0))
+        }
     }
 
     /// Forgets all claims.

@@ -1,4 +1,5 @@
-//! Nothing allocates after open: evictions, restores and passes under an allocator that refuses.
+//! Nothing allocates or starts threads after open: evictions, restores and passes where both are
+//! refused.
 
 #![cfg(feature = "host")]
 
@@ -7,7 +8,7 @@ mod refusing;
 
 use manager::*;
 use mzcache::units::{ByteCount, CodecId, TokenCount};
-use refusing::{armed, sees_one_allocation};
+use refusing::{THREADS, armed, sees_one_call};
 
 fn evict_and_restore(name: &str, setup: &Setup) {
     let fixture = open(name, setup);
@@ -35,15 +36,16 @@ fn evict_and_restore(name: &str, setup: &Setup) {
 
 /// One test, since the allocator is the whole process's.
 #[test]
-fn evict_restore_and_pass_allocate_nothing() {
-    sees_one_allocation();
+fn evict_restore_and_pass_allocate_nothing_and_start_no_thread() {
+    sees_one_call();
     for codec in CodecId::ALL {
-        let mut workers = Setup::default().workers;
+        let setup = || Setup { codec, threads: Some(&THREADS), ..Setup::default() };
+        let mut workers = setup().workers;
         workers[0].core = Some(0);
         // There is none of that number.
         workers[1].core = Some(1000);
-        evict_and_restore("no-alloc-threads", &Setup { codec, workers, ..Setup::default() });
+        evict_and_restore("no-alloc-threads", &Setup { workers, ..setup() });
         let workers = Vec::new();
-        evict_and_restore("no-alloc-inline", &Setup { codec, workers, ..Setup::default() });
+        evict_and_restore("no-alloc-inline", &Setup { workers, ..setup() });
     }
 }

@@ -8,12 +8,17 @@ mod broken;
 mod models;
 
 use broken::model_of_nan;
-use models::{fixture, open, oracle};
+use models::{fixture, oracle, parts};
 use mzcache::infer::{Session, sample};
 use mzcache::policy::bytes_to_evict;
 use mzcache::state::Stop;
 use mzcache::units::{ByteCount, CodecId, LayerIndex, TokenCount};
 use mzcache::{Code, Error};
+use std::path::Path;
+
+fn open(name: &str, path: &Path, codec: CodecId, threads: usize) -> Session {
+    models::open(parts(name, path, codec, threads))
+}
 
 fn greedy(session: &mut Session, input: &[u32], count: usize) -> Result<Vec<u32>, Error> {
     let mut tokens = Vec::new();

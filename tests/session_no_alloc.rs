@@ -1,27 +1,34 @@
-//! Nothing allocates between open and the last token of an answer, evictions and restores included.
+//! Nothing allocates and no thread is started between open and the last token of an answer,
+//! evictions and restores included.
 
 #![cfg(feature = "infer")]
 
 mod models;
 mod refusing;
 
-use models::{fixture, open, oracle};
+use models::{fixture, oracle};
 use mzcache::infer::{Session, sample};
 use mzcache::units::{ByteCount, CodecId};
-use refusing::{armed, sees_one_allocation};
+use refusing::{THREADS, armed, sees_one_call};
 
 /// One test, since the allocator is the whole process's.
 #[test]
-fn a_context_evictions_and_answers_allocate_nothing() {
-    sees_one_allocation();
+fn a_context_evictions_and_answers_allocate_nothing_and_start_no_thread() {
+    sees_one_call();
     for threads in [1, 2] {
         let name = format!("no-alloc-{threads}");
-        check(open(&name, &fixture("qwen3.gguf"), CodecId::Raw, threads));
+        check(open(&name, threads));
     }
     #[cfg(feature = "opencl")]
     if let Some(session) = open_on_accelerator() {
         check(session);
     }
+}
+
+fn open(name: &str, threads: usize) -> Session {
+    let mut parts = models::parts(name, &fixture("qwen3.gguf"), CodecId::Raw, threads);
+    parts.ports.runtime.threads = Some(&THREADS);
+    models::open(parts)
 }
 
 fn check(mut session: Session) {
@@ -65,7 +72,8 @@ fn open_on_accelerator() -> Option<Session> {
     let api = Box::leak(Box::new(loaded.unwrap()));
     let accelerator = Accelerator::open(api, Choice::Named("portable computing"), None).unwrap();
     let parts = models::parts("no-alloc-cl", &fixture("qwen3.gguf"), CodecId::Raw, 2);
-    let models::Parts { model, config, ports } = parts;
+    let models::Parts { model, config, mut ports } = parts;
+    ports.runtime.threads = Some(&THREADS);
     let memory = map_arena(Session::required_bytes_on(&model, &config).unwrap()).unwrap();
     let mut bytes = vec![0; 1 << 16];
     let mut log = BuildLog::new(&mut bytes);

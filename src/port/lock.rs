@@ -4,7 +4,7 @@
 //! handful of workers; poisoning does not exist because nothing panics under it.
 
 use super::Park;
-use crate::sync::Word;
+use crate::sync::{Word, constant};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -25,9 +25,11 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// An unlocked value.
-    pub const fn new(value: T, park: &'static dyn Park) -> Self {
-        Lock { word: Word::new(FREE), park, value: UnsafeCell::new(value) }
+    constant! {
+        /// An unlocked value.
+        pub fn new(value: T, park: &'static dyn Park) -> Self {
+            Lock { word: Word::new(FREE), park, value: UnsafeCell::new(value) }
+        }
     }
 
     /// Waits for the value.

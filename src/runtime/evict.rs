@@ -18,6 +18,9 @@ pub struct Report {
     pub elapsed: Nanos,
 }
 
+/// A bit beside the number of guests: no more may come in.
+const CLOSED: u32 = 1 << 31;
+
 impl Runtime {
     /// Frees at least `bytes` of shared buffers and RAM swap, or says how much could be freed and
     /// why no more. Ends soon after `deadline` (a duration from now) in a consistent state: a unit
@@ -53,8 +56,8 @@ pub struct Evictor {
 impl Evictor {
     /// As [`Runtime::evict`].
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
-        self.shared.guests.increment();
-        let result = match self.shared.closing.load() {
+        // One word, so that of a guest who comes and an owner who closes one sees the other.
+        let result = match self.shared.guests.increment() & CLOSED {
             0 => self.shared.evict(bytes, deadline, self.shared.evict_policy),
             _ => Err(Error::new(Code::BadState, "runtime is closed")),
         };
@@ -127,11 +130,12 @@ impl Shared {
         i64::try_from(bytes).ok()
     }
 
-    /// Ends evictions that other threads run, and waits until they have returned.
+    /// Lets no more guests in, ends evictions that some run, and waits until they have returned.
     pub(super) fn see_guests_off(&self) {
+        self.guests.set(CLOSED);
         loop {
             let guests = self.guests.load();
-            if guests == 0 {
+            if guests & !CLOSED == 0 {
                 return;
             }
             // None may be running at this moment.

@@ -88,6 +88,10 @@ impl Runtime {
     fn help(&self, gate: &Word) -> Result<()> {
         let shared = self.shared;
         let seen = shared.work.load();
+        // Whoever set the gate changes `work` afterwards: it was set before, or parking will end.
+        if gate.load() != CLOSED {
+            return Ok(());
+        }
         let others_before = self.others_work();
         if self.poll() {
             return Ok(());

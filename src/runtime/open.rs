@@ -36,10 +36,12 @@ pub(super) struct Shared {
     pub(super) core: Lock<Core>,
     /// Changes whenever there may be new work or a goal ended; workers and waiters park on it.
     pub(super) work: Word,
+    /// Not 0 once worker threads are to return.
     pub(super) closing: Word,
     /// Not 0 while a caller is inside an eviction, until it has its report.
     pub(super) evicting: Word,
-    /// Calls of [`super::Evictor`]s under way; the runtime outlives them.
+    /// Calls of [`super::Evictor`]s under way, and a bit when no more may begin; the runtime
+    /// outlives them.
     pub(super) guests: Word,
     /// Not 0 while worker threads work.
     pub(super) threaded: Word,
@@ -282,8 +284,9 @@ impl Shared {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.shared.closing.store(1);
+        // Their evictions may need workers to end.
         self.shared.see_guests_off();
+        self.shared.closing.store(1);
         self.shared.announce();
         if let Some(port) = self.shared.ports.threads {
             for thread in self.threads.iter().copied().flatten() {

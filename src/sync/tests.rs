@@ -186,6 +186,8 @@ fn words_counters_and_flags_do_what_they_say() {
     assert!(!word.replace(6, 9));
     assert!(word.replace(5, 9));
     assert_eq!(word.swap(1), 9);
+    assert_eq!(word.set(6), 1);
+    assert_eq!(word.load(), 7);
     word.store(u32::MAX);
     assert_eq!(word.load(), u32::MAX);
     assert_eq!(word.as_ptr().addr(), core::ptr::from_ref(&word).addr());

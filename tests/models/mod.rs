@@ -39,8 +39,8 @@ pub struct Parts {
     pub ports: SessionPorts,
 }
 
-pub fn open(name: &str, path: &Path, codec: CodecId, threads: usize) -> Session {
-    let Parts { model, config, ports } = parts(name, path, codec, threads);
+pub fn open(parts: Parts) -> Session {
+    let Parts { model, config, ports } = parts;
     let memory = map_arena(Session::required_bytes(&model, &config).unwrap()).unwrap();
     Session::open(model, &config, memory, ports).unwrap()
 }

@@ -71,13 +71,19 @@ pub fn stray_dependencies(tree: &Tree) -> Findings {
     for missing in LIBRARY.iter().filter(|name| !names("dependencies").contains(*name)) {
         findings.push(format!("Cargo.toml: {missing} is missing"));
     }
+    if names(LOOM) != BTreeSet::from(["loom"]) {
+        findings.push(format!("Cargo.toml: [{LOOM}] is for the model checker alone"));
+    }
     if names("build-dependencies") != BTreeSet::from(["cc"]) {
         findings.push("Cargo.toml: the build dependency is cc and nothing else".into());
     }
     findings
 }
 
-const DEPENDENCIES: [&str; 3] = ["dependencies", "build-dependencies", "dev-dependencies"];
+const DEPENDENCIES: [&str; 4] = ["dependencies", LOOM, "build-dependencies", "dev-dependencies"];
+
+/// Not the product's: `src/sync.rs` as a model checker sees it.
+const LOOM: &str = "target.'cfg(loom)'.dependencies";
 
 fn belongs_to_cli(entries: &[Entry], dependency: &Entry) -> bool {
     let name = format!("\"dep:{}\"", dependency.key);
@@ -182,6 +188,7 @@ mod tests {
     const MANIFEST: &str = "[features]\ncli = [\n  \"dep:clap\", # why\n]\nhost = [\"dep:libc\"]\n\
         [dependencies]\nbitflags = \"2\"\nstatic_assertions = \"1\"\nlibc = { optional = true }\n\
         memmap2 = \"0\"\ncore_affinity = \"0\"\nclap = { version = \"4\", optional = true }\n\
+        [target.'cfg(loom)'.dependencies]\nloom = \"0.7\"\n\
         [build-dependencies]\ncc = \"1\"\n[dev-dependencies]\nproptest = \"1\"\n";
 
     #[test]
@@ -196,6 +203,7 @@ mod tests {
             ("\"dep:clap\"", "\"infer\""),
             ("[\"dep:libc\"]", "[\"dep:libc\", \"dep:clap\"]"),
             ("cc = \"1\"\n", "cc = \"1\"\nbindgen = \"1\"\n"),
+            ("loom = \"0.7\"\n", "loom = \"0.7\"\nrand = \"1\"\n"),
             ("[dev-dependencies]", "[target.x.dependencies]\nrand = \"1\"\n[dev-dependencies]"),
             ("[dev-dependencies]", "[dependencies.rand]\nversion = \"1\"\n[dev-dependencies]"),
         ] {

@@ -79,6 +79,11 @@ impl Percent {
     /// The levels that the paper measures.
     pub const LEVELS: [Percent; 4] = [Percent(75.0), Percent(50.0), Percent(25.0), Percent(0.0)];
 
+    /// The share nearest to that many hundredths.
+    pub fn nearest(hundredths: f64) -> Percent {
+        Percent(if hundredths.is_nan() { 0.0 } else { hundredths.clamp(0.0, 100.0) })
+    }
+
     pub const fn get(self) -> f64 {
         self.0
     }

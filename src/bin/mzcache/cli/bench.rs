@@ -4,7 +4,8 @@ use super::{Accelerator, Backend, Engine, tokens};
 use crate::amount::{Percent, Size};
 use crate::shape::Shape;
 use clap::{Args, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// Measures parts beside their own bounds.
 #[derive(Debug, Subcommand)]
@@ -25,6 +26,12 @@ pub enum Bench {
     Paths(BenchRestore),
     /// How fast memory is given back.
     Evict(BenchRestore),
+    /// Owns what paging needs of the system, for a bench that started it.
+    #[command(hide = true)]
+    PagingKeeper(PagedModel),
+    /// The model that is paged, for a keeper that started it.
+    #[command(hide = true)]
+    PagedModel(PagedModel),
 }
 
 const BENCH_EXAMPLES: &str = "\
@@ -224,6 +231,42 @@ pub struct BenchTtft {
     /// Write the last level's restore as a trace for Perfetto.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+}
+
+/// A model whose memory the system pages.
+#[derive(Args, Clone, Debug)]
+pub struct PagedModel {
+    #[arg(long)]
+    pub model: PathBuf,
+    #[arg(long, value_parser = tokens())]
+    pub context_tokens: u32,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub queries: u32,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+impl PagedModel {
+    /// The command line that asks `bench` for this.
+    pub fn arguments(&self, bench: &str, cache: &Path) -> Vec<OsString> {
+        let mut line = vec![
+            OsString::from("--cache-dir"),
+            cache.into(),
+            "--quiet".into(),
+            "bench".into(),
+            bench.into(),
+            "--model".into(),
+            self.model.clone().into(),
+            "--context-tokens".into(),
+            self.context_tokens.to_string().into(),
+            "--queries".into(),
+            self.queries.to_string().into(),
+        ];
+        if let Some(threads) = self.threads {
+            line.extend(["--threads".into(), threads.to_string().into()]);
+        }
+        line
+    }
 }
 
 /// Ways of giving memory back and getting it again.

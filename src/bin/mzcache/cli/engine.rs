@@ -48,6 +48,9 @@ pub struct Engine {
     /// Who hears of what workers do; for benches.
     #[arg(skip)]
     pub trace: Option<&'static dyn runtime::Trace>,
+    /// Whether weights are mapped pages of the file, as a baseline has them.
+    #[arg(skip)]
+    pub maps_weights: bool,
 }
 
 impl Engine {
@@ -78,6 +81,7 @@ impl Engine {
             cores: Cores::anywhere(),
             profile: None,
             trace: None,
+            maps_weights: false,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `mzcache bench ttft`, `breakdown`, `overlap`, `order`, `paths` and `evict`: the paper's
 //! evaluation (section 6) on this machine.
 //!
+//! `paging` is the baseline that leaves memory to the system.
+//!
 //! `subject` is the model under measurement, `rates` and `bound` say how fast it could be at best,
 //! `recorder` hears what the runtime does when, `table` is how everything is printed, `plot` drawn
 //! and `trace` written for Perfetto. Each bench repeats and reports medians and spreads.
@@ -10,6 +12,7 @@ mod breakdown;
 mod evict;
 mod order;
 mod overlap;
+mod paging;
 mod paths;
 mod plot;
 mod rates;
@@ -19,7 +22,7 @@ mod table;
 mod trace;
 mod ttft;
 
-use crate::cli::{BenchRestore, BenchTtft, Common};
+use crate::cli::{BenchRestore, BenchTtft, Common, PagedModel};
 use crate::commands::Console;
 use crate::failure::Outcome;
 use crate::paths::CacheDir;
@@ -41,6 +44,24 @@ pub enum Kind {
 pub fn ttft(common: &Common, options: &BenchTtft, console: &mut Console<'_>) -> Outcome<()> {
     let cache = CacheDir::find(common.cache_dir.clone())?;
     ttft::run(&cache, options, console)
+}
+
+/// The process that pages a model for [`ttft`].
+pub fn keep_paging(
+    common: &Common,
+    options: &PagedModel,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    paging::keep(&CacheDir::find(common.cache_dir.clone())?, options, console)
+}
+
+/// The process of the model that is paged.
+pub fn paged_model(
+    common: &Common,
+    options: &PagedModel,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    paging::serve_model(&CacheDir::find(common.cache_dir.clone())?, options, console)
 }
 
 /// Any of the others.

@@ -226,6 +226,8 @@ mod tests {
             assert!(error.contains("outside 0 %"), "{text}: {error}");
         }
         assert!("half".parse::<Percent>().is_err());
+        let nearest = [40.5, 101.0, -1.0, f64::NAN].map(|number| Percent::nearest(number).get());
+        assert_eq!(nearest, [40.5, 100.0, 0.0, 0.0]);
     }
 
     #[test]

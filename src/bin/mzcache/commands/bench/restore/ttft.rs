@@ -196,3 +196,33 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_paging_could_not_reach_is_marked() {
+        let mut row = Row {
+            model: "m".to_owned(),
+            context_tokens: 1,
+            level_pct: 25.0,
+            remaining_pct: 40.82,
+            is_reached: false,
+            system: System::OsPaging.name(),
+            ttft_ms: 1.0,
+            spread_ms: 0.0,
+            bound_ms: 1.0,
+            bound_by: "storage",
+        };
+        assert_eq!(row.remaining(), "40.8 % (not 25 %)");
+        row.is_reached = true;
+        assert_eq!(row.remaining(), "25 %");
+    }
+
+    #[test]
+    fn medians_are_of_what_there_is() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![]), 0.0);
+    }
+}

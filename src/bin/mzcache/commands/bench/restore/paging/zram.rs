@@ -4,7 +4,6 @@
 //! ends the swapping first; whoever was swapped out should have ended by then.
 
 use crate::failure::{Failure, Outcome};
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -28,17 +27,19 @@ pub struct Tools {
 impl Tools {
     /// Looks for it.
     pub fn find() -> Outcome<Tools> {
-        let control = Path::new(CONTROL).join("hot_add");
-        let may = rustix::fs::access(&control, rustix::fs::Access::READ_OK);
+        // To write it is what a read-only view of the system refuses, where reading would work.
+        let control = Path::new(CONTROL).join("hot_remove");
+        let may = rustix::fs::access(&control, rustix::fs::Access::WRITE_OK);
         may.map_err(|error| Failure::file("make a zram device by", &control, &error.into()))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
-        Tools::in_folders(&path)
+        let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
+        Tools::in_folders(&folders.collect::<Vec<_>>())
     }
 
-    fn in_folders(path: &OsStr) -> Outcome<Tools> {
-        let folders = || std::env::split_paths(path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
+    fn in_folders(folders: &[PathBuf]) -> Outcome<Tools> {
         let find = |name: &str| {
-            let found = folders().map(|folder| folder.join(name)).find(|path| path.is_file());
+            let mut paths = folders.iter().map(|folder| folder.join(name));
+            let found = paths.find(|path| path.is_file());
             found.ok_or_else(|| Failure::new(format!("the program {name} is not installed")))
         };
         let [make, start, stop] = PROGRAMS.map(find);
@@ -164,6 +165,19 @@ mod tests {
     fn the_algorithm_in_use_is_the_one_in_brackets() {
         assert_eq!(chosen("lzo-rle lzo [lz4] \n"), "lz4");
         assert_eq!(chosen("lz4"), "unknown");
+    }
+
+    #[test]
+    fn the_program_that_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = [PathBuf::from("/missing"), folder.path().to_path_buf()];
+        for name in PROGRAMS {
+            let failure = Tools::in_folders(&folders).unwrap_err();
+            assert!(failure.message.contains(name), "{failure}");
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let tools = Tools::in_folders(&folders).unwrap();
+        assert_eq!(tools.programs[0], folder.path().join("mkswap"));
     }
 
     #[test]

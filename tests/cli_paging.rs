@@ -36,7 +36,7 @@ fn may_page() -> bool {
 fn assert_refused(output: &Output) {
     let text = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("error: os_paging: ") && text.contains("needs root"), "{text}");
+    assert!(text.contains("error: paging: ") && text.contains("needs root"), "{text}");
     assert!(!text.contains("measuring"), "{text}");
 }
 
@@ -121,6 +121,39 @@ fn who_may_not_page_is_told_at_once() {
 }
 
 #[test]
+fn rounds_of_pressure_say_who_survived() {
+    let place = cache();
+    let arguments = ["bench", "pressure", "-m", model_text(), "--contexts", "1500"];
+    let out = ["--json", "--rounds", "4", "--out", place.path().to_str().unwrap()];
+    let output = program(place.path(), &[&arguments[..], &out].concat());
+    if !may_page() {
+        return assert_refused(&output);
+    }
+    let report = json(&output);
+    let rows = report["rows"].as_array().unwrap();
+    let systems = ["os_paging", "mzcache_15pp", "mzcache_25pp"];
+    let expected = systems.iter().flat_map(|system| (1..=4).map(move |round| (*system, round)));
+    for (row, (system, round)) in rows.iter().zip(expected) {
+        assert_eq!((&row["system"], &row["round"]), (&system.into(), &round.into()));
+        assert_eq!(row["killed"].as_bool().unwrap(), row["ttft_ms"].is_null(), "{row}");
+        let memory = row["memory"].as_array().unwrap();
+        let seconds: Vec<f64> =
+            memory.iter().map(|sample| sample["seconds"].as_f64().unwrap()).collect();
+        assert!(seconds.len() > 2 && seconds.is_sorted(), "{seconds:?}");
+        // It is in memory when a round begins, and again when it ends.
+        for sample in [&memory[0], &memory[memory.len() - 1]] {
+            assert!(sample["bytes"].as_u64().unwrap() > 0, "{row}");
+        }
+    }
+    assert_eq!(rows.len(), 12);
+    assert!(fs::read_to_string(place.path().join("pressure.svg")).unwrap().starts_with("<svg"));
+    let groups = text(&output.stderr).lines().filter_map(|line| line.split_once("is that of "));
+    let groups: Vec<&str> = groups.map(|(_, cgroup)| cgroup).collect();
+    assert_eq!(groups.len(), 3);
+    assert!(groups.iter().all(|cgroup| !Path::new(cgroup).exists()), "{groups:?}");
+}
+
+#[test]
 fn keepers_and_models_say_what_they_do_not_know() {
     let place = cache();
     let options = ["--model", "/missing", "--context-tokens", "10", "--queries", "1"];
@@ -128,6 +161,7 @@ fn keepers_and_models_say_what_they_do_not_know() {
         ("paging-keeper", "evict 50", "failed unknown request `evict 50`"),
         ("paged-model", "ask", "failed unknown request `ask`"),
         ("paged-model", "open", "failed /missing: "),
+        ("pressure-keeper", "round 1", "failed unknown request `round 1`"),
     ] {
         let mut command = command(place.path(), &[&["bench", bench], &options[..]].concat());
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();

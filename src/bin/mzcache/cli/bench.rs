@@ -1,6 +1,6 @@
 //! What `mzcache bench` can be asked for.
 
-use super::{Accelerator, Backend, Engine, tokens};
+use super::{Accelerator, Backend, Codec, Engine, tokens};
 use crate::amount::{Percent, Size};
 use crate::shape::Shape;
 use clap::{Args, Subcommand, ValueEnum};
@@ -26,12 +26,19 @@ pub enum Bench {
     Paths(BenchRestore),
     /// How fast memory is given back.
     Evict(BenchRestore),
+    Pressure(BenchPressure),
     /// Owns what paging needs of the system, for a bench that started it.
     #[command(hide = true)]
     PagingKeeper(PagedModel),
     /// The model that is paged, for a keeper that started it.
     #[command(hide = true)]
     PagedModel(PagedModel),
+    /// Plays the device, for a bench that started it.
+    #[command(hide = true)]
+    PressureKeeper(PagedModel),
+    /// Plays the apps, for a device that started it.
+    #[command(hide = true)]
+    MemoryHog,
 }
 
 const BENCH_EXAMPLES: &str = "\
@@ -233,6 +240,23 @@ pub struct BenchTtft {
     pub trace: Option<PathBuf>,
 }
 
+/// A model in the background while apps take the device's memory (the paper's figure 15).
+///
+/// The device has twice the memory that the model holds. In each round 6 to 9 apps start, each as
+/// large as a fifth of the model; then they end, and the user asks the model. It is compared how
+/// the model fares that the system pages to zram, and that this library keeps, evicting 15 or 25
+/// hundredths of its memory when an app has started and less than 30 hundredths are free. All
+/// compute on the processor; of the options, `--codec` and `--threads` count.
+#[derive(Args, Debug)]
+#[command(
+    mut_arg("rounds", |rounds| rounds.default_value("10")),
+    mut_arg("levels", |levels| levels.hide(true))
+)]
+pub struct BenchPressure {
+    #[command(flatten)]
+    pub restore: BenchRestore,
+}
+
 /// A model whose memory the system pages.
 #[derive(Args, Clone, Debug)]
 pub struct PagedModel {
@@ -244,6 +268,9 @@ pub struct PagedModel {
     pub queries: u32,
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+    /// Evict by this library, with that codec.
+    #[arg(long, value_parser = super::engine::codec)]
+    pub codec: Option<Codec>,
 }
 
 impl PagedModel {
@@ -262,6 +289,9 @@ impl PagedModel {
             "--queries".into(),
             self.queries.to_string().into(),
         ];
+        if let Some(codec) = self.codec {
+            line.extend(["--codec".into(), codec.name().into()]);
+        }
         if let Some(threads) = self.threads {
             line.extend(["--threads".into(), threads.to_string().into()]);
         }

@@ -53,6 +53,16 @@ pub struct Engine {
     pub maps_weights: bool,
 }
 
+impl Codec {
+    /// As the options name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Codec::Auto => "auto",
+            Codec::One(codec) => codec.name(),
+        }
+    }
+}
+
 impl Engine {
     /// How evictions go about it.
     pub const fn evict_policy(&self) -> state::EvictPolicy {
@@ -218,7 +228,7 @@ pub enum Backend {
     Auto,
 }
 
-fn codec(name: &str) -> Result<Codec, String> {
+pub fn codec(name: &str) -> Result<Codec, String> {
     if name == "auto" {
         return Ok(Codec::Auto);
     }

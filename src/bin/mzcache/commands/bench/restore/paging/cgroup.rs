@@ -111,6 +111,16 @@ impl Cgroup {
         Ok(Cgroup { folder, version: place.version })
     }
 
+    /// Makes one inside it, which counts against both; it must be dropped first.
+    pub fn part(&self, name: &str) -> Outcome<Cgroup> {
+        if self.version == Version::Two {
+            self.set("cgroup.subtree_control", "+memory")?;
+        }
+        let folder = self.folder.join(name);
+        fs::create_dir(&folder).map_err(|error| Failure::file("make", &folder, &error))?;
+        Ok(Cgroup { folder, version: self.version })
+    }
+
     /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -143,14 +153,24 @@ impl Cgroup {
         }
     }
 
+    /// Lets its processes have no more than that: the system takes from them what they do not need
+    /// now, and kills one of them where that is not enough.
+    pub fn limit(&self, bytes: u64) -> Outcome<()> {
+        self.try_limit("memory.limit_in_bytes", "memory.max", bytes)
+    }
+
     /// Has the system take memory until no more than that is used, or as far as that goes.
     pub fn shrink(&self, bytes: u64) -> Outcome<()> {
+        // The second version's hard limit would call the out-of-memory killer.
+        self.try_limit("memory.limit_in_bytes", "memory.high", bytes)
+    }
+
+    fn try_limit(&self, one: &str, two: &str, bytes: u64) -> Outcome<()> {
         let limit = match self.version {
-            // A limit that cannot be reached is refused, after as much as could be was taken.
-            Version::One => "memory.limit_in_bytes",
-            // The hard limit would call the out-of-memory killer.
-            Version::Two => "memory.high",
+            Version::One => one,
+            Version::Two => two,
         };
+        // Version 1 refuses a limit that cannot be reached, after it took as much as could be.
         match self.write(limit, &bytes.to_string()) {
             Err(error) if error.kind() != io::ErrorKind::ResourceBusy => {
                 Err(Failure::file("write", &self.folder.join(limit), &error))
@@ -253,9 +273,10 @@ mod tests {
 
     #[test]
     fn each_interface_has_its_own_files() {
+        let limit = "memory.limit_in_bytes";
         for (version, files) in [
-            (Version::One, ["memory.usage_in_bytes", "memory.swappiness", "memory.limit_in_bytes"]),
-            (Version::Two, ["memory.current", "memory.swap.max", "memory.high"]),
+            (Version::One, ["memory.usage_in_bytes", "memory.swappiness", limit, limit]),
+            (Version::Two, ["memory.current", "memory.swap.max", "memory.high", "memory.max"]),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let cgroup = Cgroup { folder: folder.path().join("x"), version };
@@ -274,6 +295,13 @@ mod tests {
             assert!(read(files[2]).starts_with("4096"));
             cgroup.lift().unwrap();
             assert!(["-1", "max"].iter().any(|text| read(files[2]).starts_with(text)));
+            cgroup.limit(8192).unwrap();
+            assert!(read(files[3]).starts_with("8192"));
+            let controllers = cgroup.folder().join("cgroup.subtree_control");
+            fs::write(&controllers, "").unwrap();
+            let part = cgroup.part("part").unwrap();
+            assert_eq!(part.folder(), cgroup.folder().join("part"));
+            assert_eq!(lists(&controllers, "+memory"), version == Version::Two);
             fs::remove_dir_all(cgroup.folder()).unwrap();
         }
     }

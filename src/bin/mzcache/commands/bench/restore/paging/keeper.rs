@@ -47,7 +47,7 @@ struct Keeper {
 }
 
 /// A model's process that is not asked to end but killed: it has nothing to tidy up.
-struct Killed(Partner);
+pub struct Killed(pub Partner);
 
 impl Drop for Killed {
     fn drop(&mut self) {

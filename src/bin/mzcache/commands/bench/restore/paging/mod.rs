@@ -5,11 +5,11 @@
 //! `model`'s process, and that process. They speak by lines (`partner`). The bench itself changes
 //! nothing on the system.
 
-mod cgroup;
-mod keeper;
-mod model;
-mod partner;
-mod zram;
+pub(super) mod cgroup;
+pub(super) mod keeper;
+pub(super) mod model;
+pub(super) mod partner;
+pub(super) mod zram;
 
 use crate::cli::{BenchRestore, PagedModel};
 use crate::commands::Console;
@@ -22,8 +22,8 @@ use std::time::Duration;
 pub use keeper::run as keep;
 pub use model::run as serve_model;
 
-const HINT: &str = "os_paging needs root, a memory cgroup, zram, mkswap and swapon; leave it out of \
-                    --systems to measure the others";
+const HINT: &str = "it needs root, a memory cgroup, zram, mkswap and swapon; bench ttft measures \
+                    other --systems without";
 
 /// Whether this system can do it; the reason if not.
 pub fn check() -> Outcome<()> {
@@ -49,6 +49,7 @@ impl Paged {
             context_tokens,
             queries: options.queries,
             threads: options.engine.threads,
+            codec: None,
         };
         let arguments = paged.arguments("paging-keeper", cache.root());
         let mut keeper = Partner::start("the keeper of the paged model", &arguments)?;
@@ -69,7 +70,8 @@ impl Paged {
     }
 }
 
-fn about(failure: Failure) -> Failure {
+/// A reason why this system cannot do it.
+pub fn about(failure: Failure) -> Failure {
     // The nearer hint is on files in general, and misleads here.
-    Failure { hint: Some(HINT.to_owned()), ..failure.about("os_paging") }
+    Failure { hint: Some(HINT.to_owned()), ..failure.about("paging") }
 }

@@ -1,9 +1,10 @@
-//! The process whose memory is paged: weights as mapped pages of the model file, a KV cache in
-//! anonymous memory, and nothing that it would evict by itself.
+//! The process under pressure. Paged, it has its weights as mapped pages of the model file, its KV
+//! cache in anonymous memory, and evicts nothing by itself; with a codec, it is ours.
 
 use super::super::super::context;
 use super::super::subject;
-use super::partner::serve;
+use super::partner::{number, serve};
+use crate::amount::Percent;
 use crate::choice::Expected;
 use crate::cli::{self, Common, PagedModel as Options};
 use crate::commands::{Console, run::fits};
@@ -15,6 +16,8 @@ use mzcache::units::TokenCount;
 /// What it is asked for.
 pub const OPEN: &str = "open";
 pub const ASK: &str = "ask";
+/// With a share of all that it holds at most, in percent.
+pub const EVICT: &str = "evict";
 
 /// Answers that only bring in what no eviction has touched yet.
 const WARM_UPS: usize = 2;
@@ -32,6 +35,10 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
             let opened = model.insert(Model::open(cache, options, &mut silent)?);
             Ok(opened.weight_bytes().to_string())
         }
+        (request, Some(model)) if request.starts_with(EVICT) => {
+            let points: f64 = number(request.trim_start_matches(EVICT))?;
+            model.evict(Percent::nearest(points))
+        }
         (ASK, Some(model)) => Ok(model.answer()?.as_nanos().to_string()),
         _ => Err(Failure::new(format!("unknown request `{request}`"))),
     })
@@ -41,19 +48,25 @@ struct Model {
     engine: Engine,
     question: Vec<u32>,
     context: TokenCount,
+    /// Bytes that it could evict with everything in memory.
+    total: u64,
 }
 
 impl Model {
     fn open(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Outcome<Model> {
-        let engine_options =
-            cli::Engine { maps_weights: true, ..cli::Engine::to_measure(options.threads) };
+        let measured = cli::Engine::to_measure(options.threads);
+        let engine_options = match options.codec {
+            Some(codec) => cli::Engine { codec, ..measured },
+            None => cli::Engine { maps_weights: true, ..measured },
+        };
         let engine =
             Engine::open(&options.model, &engine_options, Expected::NOTHING, cache, console)?;
         let question = subject::question(&engine, options.queries);
         fits(&engine, options.context_tokens as usize + question.len())?;
         context::fill(&engine.session, options.context_tokens)?;
         let context = TokenCount::new(options.context_tokens);
-        let mut model = Model { engine, question, context };
+        let total = engine.resident_bytes();
+        let mut model = Model { engine, question, context, total };
         for _ in 0..WARM_UPS {
             model.answer()?;
         }
@@ -62,6 +75,14 @@ impl Model {
 
     fn weight_bytes(&self) -> u64 {
         self.engine.session.runtime().stats().tally.weight_bytes
+    }
+
+    fn evict(&self, share: Percent) -> Outcome<String> {
+        let report = self.engine.evict(share.of(self.total))?;
+        match report.booked.error {
+            Some(error) => Err(Failure::from(error).about("while evicting")),
+            None => Ok(report.booked.freed.get().to_string()),
+        }
     }
 
     fn answer(&mut self) -> Outcome<std::time::Duration> {

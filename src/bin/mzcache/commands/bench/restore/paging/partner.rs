@@ -9,6 +9,8 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Stands in an answer where a message has a line of its own.
 const BREAK: char = '\u{1f}';
@@ -52,6 +54,22 @@ impl Partner {
             return Err(ended(self.name));
         }
         understood(answer.trim_end())
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Whether one that did not answer has ended, or is just doing so.
+    pub fn has_ended(&mut self) -> bool {
+        for _ in 0..200 {
+            if !self.is_running() {
+                return true;
+            }
+            sleep(Duration::from_millis(10));
+        }
+        false
     }
 
     /// Ends it at once, whatever it does.

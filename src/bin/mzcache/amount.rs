@@ -79,6 +79,11 @@ impl Percent {
     /// The levels that the paper measures.
     pub const LEVELS: [Percent; 4] = [Percent(75.0), Percent(50.0), Percent(25.0), Percent(0.0)];
 
+    /// The share nearest to that many hundredths.
+    pub fn nearest(hundredths: f64) -> Percent {
+        Percent(if hundredths.is_nan() { 0.0 } else { hundredths.clamp(0.0, 100.0) })
+    }
+
     pub const fn get(self) -> f64 {
         self.0
     }
@@ -221,6 +226,8 @@ mod tests {
             assert!(error.contains("outside 0 %"), "{text}: {error}");
         }
         assert!("half".parse::<Percent>().is_err());
+        let nearest = [40.5, 101.0, -1.0, f64::NAN].map(|number| Percent::nearest(number).get());
+        assert_eq!(nearest, [40.5, 100.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -4,7 +4,8 @@ mod bench;
 mod engine;
 
 pub use bench::{
-    Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory, BenchRestore, BenchTtft, System,
+    Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory, BenchPressure, BenchRestore,
+    BenchTtft, PagedModel, System,
 };
 pub use engine::{Accelerator, Backend, Codec, Engine, Memory, Overlap};
 

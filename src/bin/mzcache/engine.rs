@@ -106,7 +106,7 @@ impl Engine {
             Some(threads) => threads,
             None => default_threads(),
         };
-        let host = open_ports(model_path, cache)?;
+        let host = open_ports(model_path, options.maps_weights, cache)?;
         let workers = workers(threads, &options.cores.map())?;
         let codec = match options.codec {
             cli::Codec::One(codec) => codec,
@@ -142,7 +142,7 @@ impl Engine {
         team.open(usize::from(threads))?;
         let ports = SessionPorts { runtime: host.ports(), rows: host.rows(), team };
         let mut session = open_session(model, &config, ports, options, cache, console)?;
-        note_stats(&session, workers.len(), console);
+        note_stats(&session, workers.len(), options.maps_weights, console);
         let is_accelerated = session.opencl().is_some();
         session.runtime().set_overlap(options.overlap.runtime());
         Ok(Engine {
@@ -255,9 +255,9 @@ fn open_session(
 }
 
 /// Says what is not as one would expect.
-fn note_stats(session: &Session, workers: usize, console: &mut Console<'_>) {
+fn note_stats(session: &Session, workers: usize, maps: bool, console: &mut Console<'_>) {
     let stats = session.runtime().stats();
-    if !stats.model_is_direct {
+    if !stats.model_is_direct && !maps {
         console.note("this file system refuses O_DIRECT; the model is read through the page cache");
     }
     if stats.workers_unpinned > 0 {
@@ -307,10 +307,11 @@ fn read_model(path: &Path) -> Outcome<(Model, Vocabulary)> {
 }
 
 /// Opens the model file and a swap file without a name, which goes with the process.
-fn open_ports(model: &Path, cache: &CacheDir) -> Outcome<&'static HostPorts> {
+fn open_ports(model: &Path, maps: bool, cache: &CacheDir) -> Outcome<&'static HostPorts> {
     cache.create()?;
     let swap = cache.root().join(format!("swap-{}", std::process::id()));
-    let ports = HostPorts::open(&paths::c_path(model)?, Some(&paths::c_path(&swap)?));
+    let open = if maps { HostPorts::open_mapping } else { HostPorts::open };
+    let ports = open(&paths::c_path(model)?, Some(&paths::c_path(&swap)?));
     let removed = fs::remove_file(&swap);
     let ports = ports.map_err(|error| Failure::from(error).about(swap.display()))?;
     removed.map_err(|error| Failure::file("remove", &swap, &error))?;

@@ -75,6 +75,11 @@ impl File {
         File { fd, what, writable, buffered, poisoned: Flag::new(), syncing }
     }
 
+    /// For mapping it.
+    pub(super) const fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
     /// The failed call's consequence: another try, buffered from now on, or its error.
     fn failed(&self, errno: i32, was_direct: bool, retries: &mut Retries) -> Result<()> {
         if errno == libc::EINVAL && was_direct {

@@ -9,7 +9,7 @@
 //! [`ProcessMeter`] measures, [`MonotonicClock`] tells the time, [`FutexPark`] waits,
 //! [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks and joins on them,
 //! [`host_topology`] describes the cores that they may run on.
-//! [`HostPorts`] is the usual set.
+//! [`HostPorts`] is the usual set, or for baselines one whose weights are mapped pages of the file.
 
 mod affinity;
 mod arena;
@@ -21,6 +21,7 @@ mod file;
 mod host;
 mod hwcap;
 mod mapped;
+mod mapping;
 mod memory;
 mod meter;
 mod open;

@@ -1,9 +1,10 @@
-//! Anonymous mappings in whole pages: what buffers, stacks and arenas are made of.
+//! Mappings in whole pages: what buffers, stacks and arenas are made of.
 
 use super::errno;
 use crate::error::{Code, Error, Result};
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// The system's page size; 4 KiB nearly everywhere, 16 KiB on some phones.
 pub(super) fn page_bytes() -> usize {
@@ -43,11 +44,49 @@ fn map_error(what: &'static str, errno: i32) -> Error {
     }
 }
 
+/// Puts private pages of a file in the place of whole pages that are mapped, and says whether the
+/// kernel did; where it did not, the old ones are still there.
+///
+/// The file is first mapped elsewhere and then moved: all that can be refused (a file system that
+/// maps nothing, memory that may not be promised, too many mappings) is refused before the old
+/// pages go.
+///
+/// # Safety
+///
+/// The range is private memory, borrowed by the caller alone until this returns; `offset` is that
+/// of a whole page, and no page lies wholly beyond the end of the file, which nobody truncates as
+/// long as somebody looks at the range.
+pub(super) unsafe fn map_file_over(
+    fd: &OwnedFd,
+    offset: u64,
+    start: NonNull<u8>,
+    bytes: usize,
+) -> bool {
+    let Ok(offset) = i64::try_from(offset) else { return false };
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let fresh =
+        unsafe { libc::mmap64(ptr::null_mut(), bytes, access, flags, fd.as_raw_fd(), offset) };
+    if fresh == libc::MAP_FAILED {
+        return false;
+    }
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the source is the fresh mapping, which nobody has seen; the target is the caller's
+    // promise.
+    let moved = unsafe { libc::mremap(fresh, bytes, bytes, flags, start.as_ptr()) };
+    if moved == libc::MAP_FAILED {
+        // SAFETY: the fresh mapping is still where it was, unseen.
+        unsafe { libc::munmap(fresh, bytes) };
+        return false;
+    }
+    true
+}
+
 /// Unmaps whole pages, and says whether the kernel did.
 ///
 /// # Safety
 ///
-/// The range was mapped by [`map`], and nothing refers to it any more.
+/// The range was mapped by [`map`] or [`map_file_over`], and nothing refers to it any more.
 pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe { libc::munmap(start.as_ptr().cast(), bytes) == 0 }
@@ -57,7 +96,7 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) -> bool {
 ///
 /// # Safety
 ///
-/// The range is mapped anonymous memory; if the advice drops pages, nothing refers to them any
+/// The range is mapped private memory; if the advice drops pages, nothing refers to them any
 /// more.
 pub(super) unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: c_int) -> Result<(), i32> {
     // SAFETY: the caller's promise.

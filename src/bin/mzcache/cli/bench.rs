@@ -1,10 +1,11 @@
 //! What `mzcache bench` can be asked for.
 
-use super::{Accelerator, Backend, Engine, tokens};
+use super::{Accelerator, Backend, Codec, Engine, tokens};
 use crate::amount::{Percent, Size};
 use crate::shape::Shape;
 use clap::{Args, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// Measures parts beside their own bounds.
 #[derive(Debug, Subcommand)]
@@ -25,6 +26,19 @@ pub enum Bench {
     Paths(BenchRestore),
     /// How fast memory is given back.
     Evict(BenchRestore),
+    Pressure(BenchPressure),
+    /// Owns what paging needs of the system, for a bench that started it.
+    #[command(hide = true)]
+    PagingKeeper(PagedModel),
+    /// The model that is paged, for a keeper that started it.
+    #[command(hide = true)]
+    PagedModel(PagedModel),
+    /// Plays the device, for a bench that started it.
+    #[command(hide = true)]
+    PressureKeeper(PagedModel),
+    /// Plays the apps, for a device that started it.
+    #[command(hide = true)]
+    MemoryHog,
 }
 
 const BENCH_EXAMPLES: &str = "\
@@ -224,6 +238,65 @@ pub struct BenchTtft {
     /// Write the last level's restore as a trace for Perfetto.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+}
+
+/// A model in the background while apps take the device's memory (the paper's figure 15).
+///
+/// The device has twice the memory that the model holds. In each round 6 to 9 apps start, each as
+/// large as a fifth of the model; then they end, and the user asks the model. It is compared how
+/// the model fares that the system pages to zram, and that this library keeps, evicting 15 or 25
+/// hundredths of its memory when an app has started and less than 30 hundredths are free. All
+/// compute on the processor; of the options, `--codec` and `--threads` count.
+#[derive(Args, Debug)]
+#[command(
+    mut_arg("rounds", |rounds| rounds.default_value("10")),
+    mut_arg("levels", |levels| levels.hide(true))
+)]
+pub struct BenchPressure {
+    #[command(flatten)]
+    pub restore: BenchRestore,
+}
+
+/// A model whose memory the system pages.
+#[derive(Args, Clone, Debug)]
+pub struct PagedModel {
+    #[arg(long)]
+    pub model: PathBuf,
+    #[arg(long, value_parser = tokens())]
+    pub context_tokens: u32,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub queries: u32,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Evict by this library, with that codec.
+    #[arg(long, value_parser = super::engine::codec)]
+    pub codec: Option<Codec>,
+}
+
+impl PagedModel {
+    /// The command line that asks `bench` for this.
+    pub fn arguments(&self, bench: &str, cache: &Path) -> Vec<OsString> {
+        let mut line = vec![
+            OsString::from("--cache-dir"),
+            cache.into(),
+            "--quiet".into(),
+            "bench".into(),
+            bench.into(),
+            "--model".into(),
+            self.model.clone().into(),
+            "--context-tokens".into(),
+            self.context_tokens.to_string().into(),
+            "--queries".into(),
+            self.queries.to_string().into(),
+        ];
+        if let Some(codec) = self.codec {
+            line.extend(["--codec".into(), codec.name().into()]);
+        }
+        if let Some(threads) = self.threads {
+            line.extend(["--threads".into(), threads.to_string().into()]);
+        }
+        line
+    }
 }
 
 /// Ways of giving memory back and getting it again.

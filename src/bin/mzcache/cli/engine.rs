@@ -48,6 +48,19 @@ pub struct Engine {
     /// Who hears of what workers do; for benches.
     #[arg(skip)]
     pub trace: Option<&'static dyn runtime::Trace>,
+    /// Whether weights are mapped pages of the file, as a baseline has them.
+    #[arg(skip)]
+    pub maps_weights: bool,
+}
+
+impl Codec {
+    /// As the options name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Codec::Auto => "auto",
+            Codec::One(codec) => codec.name(),
+        }
+    }
 }
 
 impl Engine {
@@ -78,6 +91,7 @@ impl Engine {
             cores: Cores::anywhere(),
             profile: None,
             trace: None,
+            maps_weights: false,
         }
     }
 }
@@ -214,7 +228,7 @@ pub enum Backend {
     Auto,
 }
 
-fn codec(name: &str) -> Result<Codec, String> {
+pub fn codec(name: &str) -> Result<Codec, String> {
     if name == "auto" {
         return Ok(Codec::Auto);
     }

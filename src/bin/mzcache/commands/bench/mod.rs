@@ -38,6 +38,11 @@ pub fn bench(common: &Common, bench: &Bench, console: &mut Console<'_>) -> Outco
         Bench::Overlap(options) => restore::run(common, Kind::Overlap, options, console),
         Bench::Order(options) => restore::run(common, Kind::Order, options, console),
         Bench::Paths(options) => restore::run(common, Kind::Paths, options, console),
+        Bench::PagingKeeper(options) => restore::keep_paging(common, options, console),
+        Bench::PagedModel(options) => restore::paged_model(common, options, console),
+        Bench::Pressure(options) => restore::pressure(common, options, console),
+        Bench::PressureKeeper(options) => restore::keep_pressure(common, options, console),
+        Bench::MemoryHog => restore::memory_hog(console),
         Bench::Evict(options) => restore::run(common, Kind::Evict, options, console),
     }
 }

@@ -1,5 +1,8 @@
-//! `mzcache bench ttft`, `breakdown`, `overlap`, `order`, `paths` and `evict`: the paper's
-//! evaluation (section 6) on this machine.
+//! `mzcache bench ttft`, `breakdown`, `overlap`, `order`, `paths`, `evict` and `pressure`: the
+//! paper's evaluation (section 6) on this machine.
+//!
+//! `paging` is the baseline that leaves memory to the system, `pressure` what becomes of it and of
+//! ours when apps want that memory.
 //!
 //! `subject` is the model under measurement, `rates` and `bound` say how fast it could be at best,
 //! `recorder` hears what the runtime does when, `table` is how everything is printed, `plot` drawn
@@ -10,8 +13,10 @@ mod breakdown;
 mod evict;
 mod order;
 mod overlap;
+mod paging;
 mod paths;
 mod plot;
+mod pressure;
 mod rates;
 mod recorder;
 mod subject;
@@ -19,12 +24,13 @@ mod table;
 mod trace;
 mod ttft;
 
-use crate::cli::{BenchRestore, BenchTtft, Common};
+use crate::cli::{BenchPressure, BenchRestore, BenchTtft, Common, PagedModel};
 use crate::commands::Console;
 use crate::failure::Outcome;
 use crate::paths::CacheDir;
 use subject::Subject;
 
+pub use pressure::hog as memory_hog;
 pub use rates::copy_bytes_per_s;
 
 /// One of the benches that take the same options.
@@ -41,6 +47,42 @@ pub enum Kind {
 pub fn ttft(common: &Common, options: &BenchTtft, console: &mut Console<'_>) -> Outcome<()> {
     let cache = CacheDir::find(common.cache_dir.clone())?;
     ttft::run(&cache, options, console)
+}
+
+/// The process that pages a model for [`ttft`].
+pub fn keep_paging(
+    common: &Common,
+    options: &PagedModel,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    paging::keep(&CacheDir::find(common.cache_dir.clone())?, options, console)
+}
+
+/// The process of the model that is paged.
+pub fn paged_model(
+    common: &Common,
+    options: &PagedModel,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    paging::serve_model(&CacheDir::find(common.cache_dir.clone())?, options, console)
+}
+
+/// Rounds of memory pressure.
+pub fn pressure(
+    common: &Common,
+    options: &BenchPressure,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    pressure::run(&CacheDir::find(common.cache_dir.clone())?, options, console)
+}
+
+/// The process that plays the device for [`pressure`].
+pub fn keep_pressure(
+    common: &Common,
+    options: &PagedModel,
+    console: &mut Console<'_>,
+) -> Outcome<()> {
+    pressure::keep(&CacheDir::find(common.cache_dir.clone())?, options, console)
 }
 
 /// Any of the others.

@@ -65,8 +65,7 @@ impl Subject {
         };
         let engine_options = cli::Engine { trace: Some(recorder), ..options.engine.clone() };
         let engine = Engine::open(&path, &engine_options, expected, cache, console)?;
-        let vocabulary = u32::try_from(engine.session.model().shape.vocabulary).unwrap_or(u32::MAX);
-        let question = (0..options.queries).map(|token| token % vocabulary).collect();
+        let question = question(&engine, options.queries);
         console.note("measuring rates of this machine");
         let measure = MeasureRates { path: &path, engine: &engine, cache };
         let rates = measure.all()?;
@@ -81,6 +80,11 @@ impl Subject {
             weights: 0,
             in_memory: Duration::ZERO,
         })
+    }
+
+    /// The model file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The model's name, for reports.
@@ -166,20 +170,12 @@ impl Subject {
         if self.engine.session.runtime().stats().model_is_direct {
             return Ok(());
         }
-        let about = |error: std::io::Error| Failure::file("drop the pages of", &self.path, &error);
-        let file = std::fs::File::open(&self.path).map_err(about)?;
-        let advice = rustix::fs::Advice::DontNeed;
-        rustix::fs::fadvise(&file, 0, None, advice).map_err(|error| about(error.into()))
+        drop_pages(&self.path)
     }
 
     /// From a question to its first token; the context is as before it then.
     pub fn ask(&mut self) -> Outcome<Duration> {
-        let start = Instant::now();
-        let best = self.engine.session.predict(&self.question)?;
-        let took = start.elapsed();
-        best.ok_or_else(crate::sample::unusable)?;
-        self.engine.session.truncate(self.context)?;
-        Ok(took)
+        time_answer(&mut self.engine, &self.question, self.context)
     }
 
     /// Everything back without a question.
@@ -251,6 +247,34 @@ impl Subject {
             threads: self.engine.threads.into(),
         }
     }
+}
+
+/// New tokens whose first answer is waited for.
+pub fn question(engine: &Engine, tokens: u32) -> Vec<u32> {
+    let vocabulary = u32::try_from(engine.session.model().shape.vocabulary).unwrap_or(u32::MAX);
+    (0..tokens).map(|token| token % vocabulary).collect()
+}
+
+/// From a question to its first token, after which the context is as before it.
+pub fn time_answer(
+    engine: &mut Engine,
+    question: &[u32],
+    context: TokenCount,
+) -> Outcome<Duration> {
+    let start = Instant::now();
+    let best = engine.session.predict(question)?;
+    let took = start.elapsed();
+    best.ok_or_else(crate::sample::unusable)?;
+    engine.session.truncate(context)?;
+    Ok(took)
+}
+
+/// Drops a file's clean pages that nobody has mapped from the page cache.
+pub fn drop_pages(path: &Path) -> Outcome<()> {
+    let about = |error: std::io::Error| Failure::file("drop the pages of", path, &error);
+    let file = std::fs::File::open(path).map_err(about)?;
+    let advice = rustix::fs::Advice::DontNeed;
+    rustix::fs::fadvise(&file, 0, None, advice).map_err(|error| about(error.into()))
 }
 
 /// Bytes a second.

@@ -1,5 +1,7 @@
 //! Figure 9: time to the first token by what remained in memory, for ours and the baselines.
 
+use super::bound::Bound;
+use super::paging::{self, Paged};
 use super::plot::Plot;
 use super::subject::Subject;
 use super::table::{Cells, Findings, Times, ms, times};
@@ -16,7 +18,12 @@ use std::time::Duration;
 struct Row {
     model: String,
     context_tokens: u32,
+    /// What was to remain.
+    level_pct: f64,
+    /// What remained; measured where the system decides that.
     remaining_pct: f64,
+    /// Whether that is as little as was asked for.
+    is_reached: bool,
     system: &'static str,
     ttft_ms: f64,
     spread_ms: f64,
@@ -29,7 +36,7 @@ impl Cells for Row {
     fn cells(&self) -> Vec<String> {
         vec![
             self.context_tokens.to_string(),
-            format!("{} %", self.remaining_pct),
+            self.remaining(),
             self.system.to_owned(),
             ms(self.ttft_ms),
             ms(self.spread_ms),
@@ -40,17 +47,39 @@ impl Cells for Row {
     }
 }
 
+impl Row {
+    /// Marked where it is more than was asked for.
+    fn remaining(&self) -> String {
+        match self.is_reached {
+            true => format!("{} %", self.level_pct),
+            false => format!("{:.1} % (not {} %)", self.remaining_pct, self.level_pct),
+        }
+    }
+}
+
+/// By so many hundredths of the whole may remain more than was asked for (the paper's 6.2).
+const MARGIN_PCT: f64 = 3.0;
+
 const COLUMNS: [&str; 8] =
     ["context", "remaining", "system", "first token", "spread", "bound", "of bound", "bound by"];
 
 pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
     let restore = &options.restore;
+    let is_paged = options.systems.contains(&System::OsPaging);
+    if is_paged {
+        paging::check()?;
+    }
     let mut subject = Subject::open(cache, restore, console)?;
     let mut rows = Vec::new();
     for context in &restore.contexts {
         subject.fill(*context, console)?;
+        let paged = match is_paged {
+            true => Some(Paged::open(cache, subject.path(), *context, restore, console)?),
+            false => None,
+        };
+        let mut compared = Compared { subject: &mut subject, paged };
         for level in restore.levels_or(&Percent::LEVELS) {
-            rows.extend(measure(&mut subject, options, *context, level)?);
+            rows.extend(compared.measure(options, *context, level)?);
         }
     }
     if let Some(path) = &options.trace {
@@ -83,45 +112,117 @@ fn plot(rows: &[Row], options: &Options) -> Plot {
     Plot::lines("Time to first token", "remaining, %", "ms", lines)
 }
 
-/// Systems take turns, so that what changes on the machine meanwhile meets all of them.
-fn measure(
-    subject: &mut Subject,
-    options: &Options,
-    context_tokens: u32,
-    level: Percent,
-) -> Outcome<Vec<Row>> {
-    let mut taken: Vec<Vec<Duration>> = vec![Vec::new(); options.systems.len()];
-    // That of what ours evicts, for all: they free the same.
-    subject.evict_to(level, subject.policy())?;
-    let bound = subject.bound();
-    subject.restore()?;
-    for _ in 0..options.restore.rounds {
-        for (system, taken) in options.systems.iter().zip(&mut taken) {
-            taken.push(match system {
-                System::Mzcache => {
-                    subject.evict_to(level, subject.policy())?;
-                    subject.ask()?
-                }
-                System::PartialOffload => {
-                    let (restoring, answering) = subject.partial_offload(level)?;
-                    restoring + answering
-                }
-                System::OsPaging => return Err(Failure::new("not yet")),
-            });
+/// The systems that are compared, with the same context.
+struct Compared<'a> {
+    subject: &'a mut Subject,
+    paged: Option<Paged>,
+}
+
+/// What was measured of one system.
+#[derive(Clone, Default)]
+struct Measured {
+    taken: Vec<Duration>,
+    remaining_pct: Vec<f64>,
+}
+
+impl Compared<'_> {
+    /// Systems take turns, so that what changes on the machine meanwhile meets all of them.
+    fn measure(
+        &mut self,
+        options: &Options,
+        context_tokens: u32,
+        level: Percent,
+    ) -> Outcome<Vec<Row>> {
+        let mut all = vec![Measured::default(); options.systems.len()];
+        for _ in 0..options.restore.rounds {
+            for (system, measured) in options.systems.iter().zip(&mut all) {
+                let (remaining_pct, taken) = self.once(*system, level)?;
+                measured.taken.push(taken);
+                measured.remaining_pct.push(remaining_pct);
+            }
         }
+        let rows = options.systems.iter().zip(all).map(|(system, measured)| {
+            let Times { median_ms, spread_ms } = Times::of(measured.taken);
+            let remaining_pct = median(measured.remaining_pct);
+            // That of what ours evicts to as much, for all.
+            let bound = self.bound(Percent::nearest(remaining_pct))?;
+            Ok(Row {
+                model: self.subject.name(),
+                context_tokens,
+                level_pct: level.get(),
+                remaining_pct,
+                is_reached: remaining_pct <= level.get() + MARGIN_PCT,
+                system: system.name(),
+                ttft_ms: median_ms,
+                spread_ms,
+                bound_ms: bound.ms,
+                bound_by: bound.by,
+            })
+        });
+        rows.collect()
     }
-    let rows = options.systems.iter().zip(taken).map(|(system, taken)| {
-        let Times { median_ms, spread_ms } = Times::of(taken);
-        Row {
-            model: subject.name(),
-            context_tokens,
-            remaining_pct: level.get(),
-            system: system.name(),
-            ttft_ms: median_ms,
-            spread_ms,
-            bound_ms: bound.ms,
-            bound_by: bound.by,
-        }
-    });
-    Ok(rows.collect())
+
+    /// What remained, and the time to the first token.
+    fn once(&mut self, system: System, level: Percent) -> Outcome<(f64, Duration)> {
+        let subject = &mut *self.subject;
+        let taken = match system {
+            System::Mzcache => {
+                subject.evict_to(level, subject.policy())?;
+                subject.ask()?
+            }
+            System::PartialOffload => {
+                let (restoring, answering) = subject.partial_offload(level)?;
+                restoring + answering
+            }
+            System::OsPaging => {
+                let paged = self.paged.as_mut().ok_or_else(|| Failure::new("nothing is paged"))?;
+                let remaining_pct = paged.evict_to(level.get())?;
+                return Ok((remaining_pct, paged.ask()?));
+            }
+        };
+        Ok((level.get(), taken))
+    }
+
+    fn bound(&self, level: Percent) -> Outcome<Bound> {
+        let subject = &*self.subject;
+        subject.evict_to(level, subject.policy())?;
+        let bound = subject.bound();
+        subject.restore()?;
+        Ok(bound)
+    }
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_unstable_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_paging_could_not_reach_is_marked() {
+        let mut row = Row {
+            model: "m".to_owned(),
+            context_tokens: 1,
+            level_pct: 25.0,
+            remaining_pct: 40.82,
+            is_reached: false,
+            system: System::OsPaging.name(),
+            ttft_ms: 1.0,
+            spread_ms: 0.0,
+            bound_ms: 1.0,
+            bound_by: "storage",
+        };
+        assert_eq!(row.remaining(), "40.8 % (not 25 %)");
+        row.is_reached = true;
+        assert_eq!(row.remaining(), "25 %");
+    }
+
+    #[test]
+    fn medians_are_of_what_there_is() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![]), 0.0);
+    }
 }

@@ -62,7 +62,7 @@ fn model() -> TempPath {
 
 /// The processor's answer.
 fn expected() -> Vec<u32> {
-    let mut session = models::open("cl-faults-cpu", &model(), CodecId::Raw, 1);
+    let mut session = models::open(models::parts("cl-faults-cpu", &model(), CodecId::Raw, 1));
     let (context, question) = question();
     session.append(&context, 0).unwrap();
     greedy(&mut session, &question, ANSWER).unwrap()

@@ -40,7 +40,7 @@ fn check_on(accelerator: &Accelerator, model: &str) {
     session.truncate(mzcache::units::TokenCount::new(0)).unwrap();
     let name = format!("cl-cpu-{model}");
     let path = fixture(&format!("{model}.gguf"));
-    let mut cpu = models::open(&name, &path, CodecId::Raw, 1);
+    let mut cpu = models::open(models::parts(&name, &path, CodecId::Raw, 1));
     let ours = probabilities(&mut session, &oracle.prompt, &oracle.greedy);
     let theirs = probabilities(&mut cpu, &oracle.prompt, &oracle.greedy);
     let both = ours.iter().flatten().zip(theirs.iter().flatten());

@@ -4,6 +4,8 @@
 
 #[path = "aarch64/kv4.rs"]
 pub(super) mod kv4;
+#[path = "aarch64/kv4_fp16.rs"]
+pub(super) mod kv4_fp16;
 
 use super::Kernels;
 use super::cpu::CpuFlags;

@@ -6,6 +6,8 @@
 pub(super) mod kv4;
 #[path = "x86_64/kv4_avx512.rs"]
 mod kv4_avx512;
+#[path = "x86_64/kv4_tokens.rs"]
+pub(super) mod kv4_tokens;
 
 use super::Kernels;
 use super::cpu::CpuFlags;

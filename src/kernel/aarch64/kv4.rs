@@ -8,9 +8,10 @@ use super::super::kv4::{
     Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_scale_word,
     kv4_step, span_of,
 };
-use super::super::portable::{self, F16_INFINITY, f16_from_f32};
+use super::super::portable::{self, F16_INFINITY};
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
+use super::kv4_fp16;
 use core::arch::aarch64::*;
 
 /// Values of V that run at once.
@@ -28,7 +29,7 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.kv4_v_decode = Kv4VDecode { isa: ISA, run: v_decode };
     }
     if flags.contains(CpuFlags::NEON.union(CpuFlags::FP16)) {
-        table.kv4_decode = Kv4Decode { isa: "fp16", run: decode_fp16 };
+        table.kv4_decode = Kv4Decode { isa: "fp16", run: kv4_fp16::decode };
     }
     table
 }
@@ -42,7 +43,7 @@ fn load_bytes(bytes: &[u8; 16]) -> uint8x16_t {
 
 #[target_feature(enable = "neon")]
 #[inline]
-fn load(halves: &[u16; 8]) -> uint16x8_t {
+pub(super) fn load(halves: &[u16; 8]) -> uint16x8_t {
     // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
     unsafe { vld1q_u16(halves.as_ptr()) }
 }
@@ -56,14 +57,14 @@ fn load_floats(floats: &[f32; 4]) -> float32x4_t {
 
 #[target_feature(enable = "neon")]
 #[inline]
-fn store(halves: &mut [u16; 8], from: uint16x8_t) {
+pub(super) fn store(halves: &mut [u16; 8], from: uint16x8_t) {
     // SAFETY: writes the 8 halves that `halves` refers to; no alignment is needed.
     unsafe { vst1q_u16(halves.as_mut_ptr(), from) };
 }
 
 #[target_feature(enable = "neon")]
 #[inline]
-fn store_bytes(bytes: &mut [u8; 16], from: uint8x16_t) {
+pub(super) fn store_bytes(bytes: &mut [u8; 16], from: uint8x16_t) {
     // SAFETY: writes the 16 bytes that `bytes` refers to; no alignment is needed.
     unsafe { vst1q_u8(bytes.as_mut_ptr(), from) };
 }
@@ -252,17 +253,45 @@ fn codes_of(nibbles: &[u8; HALF], token: usize, upper: &[[uint8x16_t; 2]; 2]) ->
     codes
 }
 
-/// Calls `run` for each group of each token with its number, codes and values, and leaves the
-/// channels behind the last group to the portable function.
+/// A group of channels in a block of tokens.
+pub(super) struct GroupBlock<'a> {
+    /// Its number.
+    pub group: usize,
+    /// Channels of a token.
+    pub count: usize,
+    /// Bits 4 and 5 of its codes, those of low halves and those of high ones.
+    pub upper: [[uint8x16_t; 2]; 2],
+    /// Of all channels.
+    pub nibbles: &'a [u8],
+    /// The same.
+    pub values: &'a mut [u16],
+}
+
+impl GroupBlock<'_> {
+    /// Calls `run` for each token with the group's number, codes and values.
+    #[target_feature(enable = "neon")]
+    #[inline]
+    pub(super) fn tokens(self, run: &impl Fn(usize, [uint8x16_t; 2], &mut [[u16; 8]])) {
+        let GroupBlock { group, count, upper, nibbles, values } = self;
+        let tokens = values.chunks_exact_mut(count).zip(nibbles.chunks_exact(count / 2));
+        for (token, (values, nibbles)) in tokens.enumerate() {
+            let codes = codes_of(&nibbles.as_chunks().0[group], token, &upper);
+            run(group, codes, values[group * GROUP..][..GROUP].as_chunks_mut().0);
+        }
+    }
+}
+
+/// Calls `run` for each group of each block, and leaves the channels behind the last group to the
+/// portable function.
 #[target_feature(enable = "neon")]
 #[inline]
-fn decode_with(
+pub(super) fn decode_with(
     channels: &Kv4Channels<'_>,
     scales: &Scales,
     nibbles: &[u8],
     upper: &[u8],
     values: &mut [u16],
-    run: impl Fn(usize, [uint8x16_t; 2], &mut [[u16; 8]]),
+    run: impl Fn(GroupBlock<'_>),
 ) {
     let (count, at) = (channels.widths.len(), Upper::new(channels));
     let mut copy = [0; 2 * CHANNELS_MAX + HALF];
@@ -274,11 +303,7 @@ fn decode_with(
                 [expand(plane, 2 * group, block), expand(plane, 2 * group + 1, block)]
             };
             let upper = [halves(&at.planes[0]), halves(&at.planes[1])];
-            let tokens = values.chunks_exact_mut(count).zip(nibbles.chunks_exact(count / 2));
-            for (token, (values, nibbles)) in tokens.enumerate() {
-                let codes = codes_of(&nibbles.as_chunks().0[group], token, &upper);
-                run(group, codes, values[group * GROUP..][..GROUP].as_chunks_mut().0);
-            }
+            run(GroupBlock { group, count, upper, nibbles, values });
         }
     }
     let first = count / GROUP * GROUP;
@@ -291,7 +316,7 @@ fn decode_with(
 #[target_feature(enable = "neon")]
 fn decode(channels: &Kv4Channels<'_>, nibbles: &[u8], upper: &[u8], values: &mut [u16]) {
     let scales = Scales::new(channels);
-    decode_with(channels, &scales, nibbles, upper, values, |group, codes, values| {
+    let run = |group, codes: [uint8x16_t; 2], values: &mut [[u16; 8]]| {
         let wide = [quads(codes[0]), quads(codes[1])];
         for eight in 0..4 {
             let quad = group * GROUP / 4 + 2 * eight;
@@ -299,7 +324,8 @@ fn decode(channels: &Kv4Channels<'_>, nibbles: &[u8], upper: &[u8], values: &mut
             let high = valued(&scales, quad + 1, wide[1][eight]);
             store(&mut values[eight], narrow(low, high));
         }
-    });
+    };
+    decode_with(channels, &scales, nibbles, upper, values, |block| block.tokens(&run));
 }
 
 /// 16 bytes as F32, four by four.
@@ -321,35 +347,6 @@ fn quads(bytes: uint8x16_t) -> [float32x4_t; 4] {
 fn valued(scales: &Scales, quad: usize, codes: float32x4_t) -> float32x4_t {
     let four = |numbers: &[f32; CHANNELS_MAX]| load_floats(&numbers.as_chunks::<4>().0[quad]);
     vminq_f32(vfmaq_f32(four(&scales.min), codes, four(&scales.step)), four(&scales.max))
-}
-
-/// Needs NEON with half-precision arithmetic, whole tokens and matching lengths.
-#[target_feature(enable = "neon,fp16")]
-fn decode_fp16(channels: &Kv4Channels<'_>, nibbles: &[u8], upper: &[u8], values: &mut [u16]) {
-    let scales = Scales::new(channels);
-    let (mut min, mut max, mut step) = ([0; CHANNELS_MAX], [0; CHANNELS_MAX], [0; CHANNELS_MAX]);
-    for (channel, ends) in channels.ends.iter().enumerate() {
-        [min[channel], max[channel]] = *ends;
-        step[channel] = f16_from_f32(scales.step[channel]);
-    }
-    decode_with(channels, &scales, nibbles, upper, values, |group, [low, high], values| {
-        let (low, high) = (vreinterpretq_u32_u8(low), vreinterpretq_u32_u8(high));
-        let a = vreinterpretq_u8_u32(vzip1q_u32(low, high));
-        let b = vreinterpretq_u8_u32(vzip2q_u32(low, high));
-        let codes = [
-            vmovl_u8(vget_low_u8(a)),
-            vmovl_high_u8(a),
-            vmovl_u8(vget_low_u8(b)),
-            vmovl_high_u8(b),
-        ];
-        for eight in 0..4 {
-            let halves = |numbers: &[u16; CHANNELS_MAX]| {
-                vreinterpretq_f16_u16(load(&numbers.as_chunks::<8>().0[group * GROUP / 8 + eight]))
-            };
-            let value = vfmaq_f16(halves(&min), vcvtq_f16_u16(codes[eight]), halves(&step));
-            store(&mut values[eight], vreinterpretq_u16_f16(vminq_f16(value, halves(&max))));
-        }
-    });
 }
 
 /// The low four bits of 16 bytes, and the high ones.

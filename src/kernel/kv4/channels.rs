@@ -4,6 +4,8 @@
 use super::super::portable::{F16_INFINITY, F16_MAGNITUDE, f16_from_f32, f32_from_f16};
 use super::{KV4_BLOCK, Kv4Span, nearest};
 use crate::limits::HEAD_DIM_MAX;
+use core::mem;
+use static_assertions::const_assert_eq;
 
 /// Most channels of a head.
 pub const CHANNELS_MAX: usize = HEAD_DIM_MAX as usize;
@@ -107,12 +109,18 @@ impl Kv4Channels<'_> {
     }
 }
 
-/// What codes stand for, channel by channel.
+/// What codes stand for, channel by channel. The assembly knows where which numbers lie.
+#[repr(C)]
 pub(in crate::kernel) struct Scales {
     pub min: [f32; CHANNELS_MAX],
     pub max: [f32; CHANNELS_MAX],
     pub step: [f32; CHANNELS_MAX],
 }
+
+// As `asm/x86_64/kv4_tokens_avx2.S` has it, in bytes.
+const_assert_eq!(mem::offset_of!(Scales, min), 0);
+const_assert_eq!(mem::offset_of!(Scales, max), 1024);
+const_assert_eq!(mem::offset_of!(Scales, step), 2048);
 
 impl Scales {
     #[inline(always)]

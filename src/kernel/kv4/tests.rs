@@ -1,5 +1,8 @@
 //! Every rung against the portable functions, and those against the definition of codes.
 
+#[cfg(mz_asm)]
+mod assembly;
+
 use super::super::Kernels;
 use super::super::support::guard::Guarded;
 use super::super::support::{Random, rungs};

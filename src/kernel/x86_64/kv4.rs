@@ -10,6 +10,7 @@ use super::super::kv4::{
 use super::super::portable::{self, F16_INFINITY};
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
+use super::kv4_tokens::decode_group;
 use core::arch::x86_64::*;
 
 /// Values of V that run at once.
@@ -54,13 +55,6 @@ fn load_wide(halves: &[u16; 16]) -> __m256i {
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn store(halves: &mut [u16; 8], from: __m128i) {
-    // SAFETY: writes the 8 halves that `halves` refers to; no alignment is needed.
-    unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), from) };
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
 fn store_wide(halves: &mut [u16; 16], from: __m256i) {
     // SAFETY: writes the 16 halves that `halves` refers to; no alignment is needed.
     unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), from) };
@@ -82,7 +76,7 @@ fn load_group(bytes: &[u8; GROUP]) -> __m256i {
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn store_group(bytes: &mut [u8; GROUP], from: __m256i) {
+pub(super) fn store_group(bytes: &mut [u8; GROUP], from: __m256i) {
     // SAFETY: writes the 32 bytes that `bytes` refers to; no alignment is needed.
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), from) };
 }
@@ -161,7 +155,7 @@ fn in_order(bytes: __m256i) -> __m256i {
 /// The numbers of a group.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn eights(group: usize, numbers: &[f32; kv4::CHANNELS_MAX]) -> [__m256; 4] {
+pub(super) fn eights(group: usize, numbers: &[f32; kv4::CHANNELS_MAX]) -> [__m256; 4] {
     let (eights, _) = numbers[group * GROUP..][..GROUP].as_chunks::<8>();
     [
         load_floats(&eights[0]),
@@ -290,49 +284,6 @@ pub(super) fn pick<const BYTE: i32>() -> __m256i {
     let lane =
         _mm_setr_epi32(BYTE | !0xFF, (BYTE + 1) | !0xFF, (BYTE + 2) | !0xFF, (BYTE + 3) | !0xFF);
     _mm256_broadcastsi128_si256(lane)
-}
-
-/// One group of a block.
-#[target_feature(enable = "avx2,f16c,fma")]
-#[inline]
-fn decode_group(
-    group: usize,
-    count: usize,
-    scales: &Scales,
-    [fifth, sixth]: [__m256i; 2],
-    nibbles: &[u8],
-    values: &mut [u16],
-) {
-    let (min, max) = (eights(group, &scales.min), eights(group, &scales.max));
-    let step = eights(group, &scales.step);
-    let picks = [pick::<0>(), pick::<4>(), pick::<8>(), pick::<12>()];
-    let (four, fifth_bit, sixth_bit) =
-        (_mm256_set1_epi8(15), _mm256_set1_epi8(16), _mm256_set1_epi8(32));
-    let halves = _mm256_setr_epi64x(0, 0, 4, 4);
-    // The first token's bit is the highest of its byte. Half of the tokens start from where it is
-    // in place, then it moves up by one.
-    let mut upper = (_mm256_srli_epi16::<3>(fifth), _mm256_srli_epi16::<2>(sixth));
-    let tokens = values.chunks_exact_mut(count).zip(nibbles.chunks_exact(count / 2));
-    for (token, (values, nibbles)) in tokens.enumerate() {
-        if token == KV4_BLOCK / 2 {
-            upper = (_mm256_add_epi8(fifth, fifth), _mm256_slli_epi16::<2>(sixth));
-        }
-        let (nibbles, _) = nibbles.as_chunks::<HALF>();
-        let both = _mm256_broadcastsi128_si256(load_bytes(&nibbles[group]));
-        let low = _mm256_and_si256(_mm256_srlv_epi64(both, halves), four);
-        let fifth = _mm256_and_si256(upper.0, fifth_bit);
-        let sixth = _mm256_and_si256(upper.1, sixth_bit);
-        upper = (_mm256_add_epi8(upper.0, upper.0), _mm256_add_epi8(upper.1, upper.1));
-        let codes = _mm256_or_si256(low, _mm256_or_si256(fifth, sixth));
-        super::expect_writes(&values[group * GROUP..], GROUP);
-        let (values, _) = values[group * GROUP..][..GROUP].as_chunks_mut::<8>();
-        for eight in 0..4 {
-            let code = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, picks[eight]));
-            let value = _mm256_fmadd_ps(code, step[eight], min[eight]);
-            let value = _mm256_min_ps(value, max[eight]);
-            store(&mut values[eight], _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value));
-        }
-    }
 }
 
 /// 16 entries, split into bytes.

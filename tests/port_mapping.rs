@@ -82,7 +82,7 @@ fn parts_are_the_file_s_pages(ports: Ports, path: &Path, bytes: &[u8]) {
         let into = &mut buffer.bytes()[at..at + part];
         assert_eq!(ports.model.read_at((PAGE + at) as u64, into), Ok(part));
     }
-    // The pages are the file's: none of them is charged as the process's own, though all are read.
+    // The pages are the file's: none is charged as the process's own, though all are read.
     assert!(*buffer.bytes() == bytes[PAGE..PAGE + 4 * MIB]);
     let own = ProcessMeter.fields().unwrap().charged().saturating_sub(before);
     assert!(own < MIB as u64, "{own} bytes are anonymous");

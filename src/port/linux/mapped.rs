@@ -1,8 +1,8 @@
 //! A read-only view of a whole file, for parsing the model file's header at open.
 //!
 //! Used before the first buffer exists and dropped after parsing: weights are read by
-//! [`File`](super::File), never through a mapping, because a mapped read fails by SIGBUS where a
-//! read call returns an error.
+//! [`File`](super::File) and mapped for baselines alone, because a mapped read fails by SIGBUS
+//! where a read call returns an error.
 
 use super::errno;
 use super::open::{file_length, open_file};

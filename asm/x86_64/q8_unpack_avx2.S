@@ -9,6 +9,8 @@
 // A shuffle puts each code into the top byte of a word, which is then 2^24 times the code: unlike a
 // sign extension it stays within its lane. The step is 2^-24 times as great in return; neither
 // changes how the product rounds. Both forms of the step are computed, and the word's sign selects.
+// The lines that are written soon are asked for, so that storing does not wait for their old
+// contents; a prefetch never faults, wherever the line lies.
 // Cost: 14 to 20 cycles for 64 values.
 
 #include "common.h"
@@ -24,6 +26,7 @@
 #define PER_STEP ymm6
 #define PER_127 ymm7
 #define LEAST   ymm8
+#define AHEAD   2048
 
     .intel_syntax noprefix
 
@@ -50,6 +53,8 @@ FUNCTION mz_q8_unpack_avx2
     vbroadcastss LEAST, dword ptr [rip + .Lleast]
 
 .Lgroup:
+    prefetchw [VALUES + AHEAD]
+    prefetchw [VALUES + AHEAD + 64]
     vpbroadcastw xmm0, word ptr [SCALES]
     vcvtph2ps ymm0, xmm0
     vandps  ymm1, ymm0, MAGNITUDE

@@ -513,8 +513,8 @@ int mz_add_query_energy(struct mz_handle *handle,
 
 // Writes the step profile that this context's chunks are packed with, to be saved with the model
 // and given as mz_config.steps the next time. MZ_ERR_BAD_STATE: there is none, because nothing was
-// evicted yet or the codec uses none. MZ_ERR_MEMORY_TOO_SMALL: mz_last_error says how many bytes it
-// takes. *written is set when it was written.
+// evicted yet or the codec uses none. MZ_ERR_MEMORY_TOO_SMALL: mz_last_error says how many bytes
+// it takes. *written is set when it was written.
 int mz_steps(struct mz_handle *handle, void *into, size_t bytes, size_t *written);
 
 // Numbers for people and logs.

@@ -84,8 +84,8 @@ mod lp64 {
     layout!(MzConfig, 128: struct_bytes 0, kv_layers 4, kv_heads 8, head_dim 12,
         context_tokens_max 16, weight_units 20, extents 24, extents_per_unit 32, extent_count 40,
         swap_file 44, codec 48, order 52, scheme 56, segment_bytes 60, order_seed 64, hwcap 72,
-        read_bytes_per_s 80, write_bytes_per_s 88, pack_bytes_per_s 96, unpack_bytes_per_s 104, steps 112,
-        steps_bytes 120);
+        read_bytes_per_s 80, write_bytes_per_s 88, pack_bytes_per_s 96, unpack_bytes_per_s 104,
+        steps 112, steps_bytes 120);
     layout!(MzSpan, 32: struct_bytes 0, index 4, data 8, bytes 16, token 24);
     layout!(MzReport, 40: struct_bytes 0, stop 4, asked_bytes 8, freed_bytes 16, elapsed_ns 24,
         leased 32, error 36);

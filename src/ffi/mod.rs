@@ -400,8 +400,8 @@ pub unsafe extern "C" fn mz_add_query_energy(
 
 /// Writes the step profile that this context's chunks are packed with, to be saved with the model
 /// and given as mz_config.steps the next time. MZ_ERR_BAD_STATE: there is none, because nothing was
-/// evicted yet or the codec uses none. MZ_ERR_MEMORY_TOO_SMALL: mz_last_error says how many bytes it
-/// takes. *written is set when it was written.
+/// evicted yet or the codec uses none. MZ_ERR_MEMORY_TOO_SMALL: mz_last_error says how many bytes
+/// it takes. *written is set when it was written.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_steps(

@@ -10,9 +10,8 @@
 
 mod bound;
 mod breakdown;
+mod choices;
 mod evict;
-mod order;
-mod overlap;
 mod paging;
 mod paths;
 mod plot;
@@ -96,8 +95,8 @@ pub fn run(
     let mut subject = Subject::open(&cache, options, console)?;
     match kind {
         Kind::Breakdown => breakdown::run(&mut subject, options, console),
-        Kind::Overlap => overlap::run(&mut subject, options, console),
-        Kind::Order => order::run(&mut subject, options, console),
+        Kind::Overlap => choices::overlap(&mut subject, options, console),
+        Kind::Order => choices::order(&mut subject, options, console),
         Kind::Paths => paths::run(&mut subject, options, console),
         Kind::Evict => evict::run(&mut subject, options, console),
     }

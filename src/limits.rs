@@ -34,7 +34,7 @@ pub const ROW_VALUES_MAX: usize = 1 << 18;
 /// Tokens that compute takes at once.
 pub const BATCH_TOKENS_MAX: usize = 256;
 /// Smallest part: storage saturates at 512 KiB, larger parts cost fewer calls.
-pub const PART_BYTES_MIN: u64 = 4 << 20;
+pub const PART_BYTES_MIN: u64 = 1 << 20;
 
 const _: () = assert!(HEAD_DIM_MIN <= HEAD_DIM_MAX);
 const _: () = assert!(IO_ALIGN.is_power_of_two());

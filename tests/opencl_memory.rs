@@ -112,7 +112,9 @@ fn buffers(context: &Context, queue: &Queue, mode: MemoryMode) -> DeviceBuffers 
     DeviceBuffers::size(&mut sizer, CHUNKS).unwrap();
     let memory = vec![MaybeUninit::new(0); sizer.required().unwrap()];
     let mut arena = Arena::new(Box::leak(memory.into_boxed_slice())).unwrap();
-    DeviceBuffers::new(&mut arena, CHUNKS, context, queue, mode, CHUNKS * CHUNK).unwrap()
+    DeviceBuffers::new(&mut arena, CHUNKS, context, queue, mode, CHUNKS * CHUNK)
+        .unwrap()
+        .with_staging(1 << 20)
 }
 
 /// Allocates all chunks, writes to them, shows them to the device and the host, and releases them.
@@ -120,16 +122,18 @@ fn buffers(context: &Context, queue: &Queue, mode: MemoryMode) -> DeviceBuffers 
 fn cycle(port: &DeviceBuffers) -> u64 {
     let mut regions: Vec<Region> = Vec::with_capacity(CHUNKS);
     regions.extend((0..CHUNKS).map(|_| port.allocate(Use::Kv, CHUNK).unwrap()));
-    // SAFETY: the regions are live, the host's at first, and released once; uses are ended.
+    // SAFETY: the regions are live, filled by one user, and released once; uses are ended.
     unsafe {
         for region in &regions {
-            region.start.write_bytes(1, CHUNK);
+            let filling = port.begin_fill(region, 0..CHUNK).unwrap();
+            filling.start.write_bytes(1, CHUNK);
+            port.end_fill(region, 0..CHUNK, filling, true).unwrap();
             port.begin_device(region).unwrap();
             port.end(region);
         }
         let held = measure();
-        port.begin_host(&regions[7]).unwrap();
-        assert_eq!(regions[7].start.add(CHUNK - 1).read(), 1);
+        let start = port.begin_host(&regions[7]).unwrap();
+        assert_eq!(start.add(CHUNK - 1).read(), 1);
         port.end(&regions[7]);
         for region in regions {
             port.release(Use::Kv, region);

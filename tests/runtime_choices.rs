@@ -7,7 +7,7 @@ mod manager;
 
 use manager::*;
 use mzcache::policy::Order;
-use mzcache::runtime::{Overlap, Runtime, Trace};
+use mzcache::runtime::{Overlap, Runtime, Trace, Worker};
 use mzcache::state::{Action, EvictPolicy, Outcome, Paths, Roles, Stop};
 use mzcache::units::{ByteCount, CodecId, Kind, LayerIndex, Nanos, TokenCount, Unit};
 use std::sync::Mutex;
@@ -67,6 +67,24 @@ fn what_may_not_overlap_does_not() {
         drop((actions, opened));
         assert!(kv_values(runtime) == expected_values());
     }
+}
+
+/// The only one there is does what it is there for, and what it helps with.
+#[test]
+fn a_helper_does_all_that_there_is() {
+    let helper = Worker { helps: Roles::READ | Roles::UNPACK, ..Worker::new(Roles::ALLOCATE) };
+    let setup = Setup { codec: CodecId::Q8, workers: vec![helper], ..Setup::default() };
+    let fixture = open("helper", &setup);
+    let runtime = &fixture.runtime;
+    pass(&fixture, CONTEXT).unwrap();
+    let total = total(runtime);
+    evict_to(runtime, 0, total);
+    runtime.restore().unwrap();
+    let once = kv_values(runtime);
+    evict_to(runtime, 30, total);
+    runtime.restore().unwrap();
+    assert_eq!(runtime.stats().tally.missing, 0);
+    assert!(kv_values(runtime) == once);
 }
 
 #[test]

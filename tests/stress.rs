@@ -141,9 +141,9 @@ fn expected() -> Vec<u16> {
 }
 
 fn stress(codec: CodecId) {
-    let worker = |roles| Worker { roles, core: None };
-    let roles = [Roles::READ, Roles::UNPACK, Roles::ALLOCATE];
-    let workers = roles.into_iter().chain(roles).map(worker).collect();
+    let workers = [Roles::READ, Roles::UNPACK, Roles::ALLOCATE].map(Worker::new);
+    let helpers = workers.map(|worker| Worker { helps: Roles::READ | Roles::UNPACK, ..worker });
+    let workers = [workers, helpers].concat();
     let setup = Setup { codec, workers, threads: Some(&THREADS), ..Setup::default() };
     let fixture: &'static Fixture = leak(open("stress", &setup));
     let done: &'static Done = leak(Done::default());

@@ -10,14 +10,16 @@
 //! [`DeviceExclusive`]), holds on until its commands have run, and gets names of the memory instead
 //! of slices. Where host and accelerator cannot see a buffer at the same time, the port hands it
 //! over at the first use by the other one; a buffer that the other one is using is then `Leased`.
+//! Where the host has no address of its own for a buffer, each use gets one for as long as it lasts.
 
-use super::{Region, SharedMemory, Use};
+use super::{Filling, Region, SharedMemory, Use};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::PARTS_MAX;
 use crate::sync::{Access, Counter, PartSet};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut, Range};
+use core::ptr::NonNull;
 
 mod device;
 
@@ -76,9 +78,26 @@ impl Buffers {
         self.allocated.get()
     }
 
-    /// Allocates a zero-filled buffer into an absent slot and leaves it prepared, to be filled in
-    /// at most [`PARTS_MAX`] parts of `part_bytes` (the last one may be shorter).
+    /// Allocates a buffer into an absent slot and leaves it prepared, to be filled in at most
+    /// [`PARTS_MAX`] parts of `part_bytes` (the last one may be shorter).
     pub fn allocate(&self, slot: usize, usage: Use, bytes: usize, part_bytes: usize) -> Result<()> {
+        self.prepare(slot, usage, bytes, part_bytes, false)
+    }
+
+    /// Allocates a zero-filled buffer into an absent slot and leaves it prepared; there is nothing
+    /// to be filled.
+    pub fn allocate_zeroed(&self, slot: usize, usage: Use, bytes: usize) -> Result<()> {
+        self.prepare(slot, usage, bytes, bytes, true)
+    }
+
+    fn prepare(
+        &self,
+        slot: usize,
+        usage: Use,
+        bytes: usize,
+        part_bytes: usize,
+        zeroed: bool,
+    ) -> Result<()> {
         let entry = self.slot(slot)?;
         if bytes == 0 || part_bytes == 0 {
             return Err(Error::new(Code::InvalidArgument, "buffer size"));
@@ -90,14 +109,13 @@ impl Buffers {
         if !entry.access.claim() {
             return Err(Error::new(Code::BadState, "buffer exists already").with(slot));
         }
-        let region = match self.memory.allocate(usage, bytes) {
+        let region = match self.region(usage, bytes, zeroed) {
             Ok(region) => region,
             Err(error) => {
                 entry.access.vacate();
                 return Err(error);
             }
         };
-        assert!(region.bytes >= bytes);
         // SAFETY: exclusive access was claimed above, so nobody else touches the cell.
         unsafe { *entry.held.get() = Some(Held { region, usage, bytes, part_bytes }) };
         entry.parts.clear();
@@ -106,7 +124,23 @@ impl Buffers {
         Ok(())
     }
 
-    /// Part `part` of a prepared buffer; each part is handed out once.
+    fn region(&self, usage: Use, bytes: usize, zeroed: bool) -> Result<Region> {
+        let region = self.memory.allocate(usage, bytes)?;
+        assert!(region.bytes >= bytes);
+        if !zeroed {
+            return Ok(region);
+        }
+        // SAFETY: the region is fresh.
+        if let Err(error) = unsafe { self.memory.zero(&region) } {
+            // SAFETY: it is given up here, and nobody has seen it.
+            unsafe { self.memory.release(usage, region) };
+            return Err(error);
+        }
+        Ok(region)
+    }
+
+    /// Part `part` of a prepared buffer, to be written whole: anything may lie in it. Each part is
+    /// handed out once.
     pub fn part(&self, slot: usize, part: u32) -> Result<Part<'_>> {
         let entry = self.slot(slot)?;
         if !entry.access.begin_part() {
@@ -118,14 +152,20 @@ impl Buffers {
             entry.access.end_part();
             return Err(Error::new(Code::InvalidArgument, "part of a buffer").with(part));
         }
-        // SAFETY: the region is live while the part counts; `Part` ends the use.
-        if let Err(error) = unsafe { self.memory.begin_host(&held.region) } {
-            entry.parts.unclaim(part);
-            entry.access.end_part();
-            return Err(error);
-        }
         let range = start..held.bytes.min(start + held.part_bytes);
-        Ok(Part { entry, memory: self.memory, region: held.region, range })
+        // SAFETY: the region is live while the part counts; the range is inside it, and the claim
+        // makes it this part's alone. `Part` ends the use.
+        match unsafe { self.memory.begin_fill(&held.region, range.clone()) } {
+            Ok(filling) => {
+                let (memory, region) = (self.memory, held.region);
+                Ok(Part { entry, memory, region, range, filling: Some(filling) })
+            }
+            Err(error) => {
+                entry.parts.unclaim(part);
+                entry.access.end_part();
+                Err(error)
+            }
+        }
     }
 
     /// Makes a filled buffer resident.
@@ -144,11 +184,13 @@ impl Buffers {
         }
         let held = self.held(entry);
         // SAFETY: the region is live while the access is exclusive; `Exclusive` ends the use.
-        if let Err(error) = unsafe { self.memory.begin_host(&held.region) } {
-            entry.access.unlock();
-            return Err(error);
+        match unsafe { self.memory.begin_host(&held.region) } {
+            Ok(start) => Ok(Exclusive { entry, memory: self.memory, held, start }),
+            Err(error) => {
+                entry.access.unlock();
+                Err(error)
+            }
         }
-        Ok(Exclusive { entry, memory: self.memory, held })
     }
 
     /// Shares a resident buffer.
@@ -159,11 +201,13 @@ impl Buffers {
         }
         let held = self.held(entry);
         // SAFETY: the region is live while it is leased; `Lease` ends the use.
-        if let Err(error) = unsafe { self.memory.begin_host(&held.region) } {
-            entry.access.unlease();
-            return Err(error);
+        match unsafe { self.memory.begin_host(&held.region) } {
+            Ok(start) => Ok(Lease { entry, memory: self.memory, held, start }),
+            Err(error) => {
+                entry.access.unlease();
+                Err(error)
+            }
         }
-        Ok(Lease { entry, memory: self.memory, held })
     }
 
     /// Gives a buffer's memory back; `Leased` while somebody uses it.
@@ -207,12 +251,15 @@ fn refusal(entry: &Slot) -> Error {
     if entry.access.may_be_had_later() { LEASED } else { ABSENT }
 }
 
-/// One part of a buffer that is being filled.
+/// One part of a buffer that is being filled. Dropped unfinished, it is given up, and the buffer is
+/// good for a release only.
 pub struct Part<'a> {
     entry: &'a Slot,
     memory: &'static dyn SharedMemory,
     region: Region,
     range: Range<usize>,
+    /// Until the use has ended.
+    filling: Option<Filling>,
 }
 
 impl Part<'_> {
@@ -223,19 +270,28 @@ impl Part<'_> {
 
     /// Its bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the range is inside the region (checked in `part`), parts are disjoint and each
-        // was handed out once, and no lease or exclusive guard exists while parts are filled.
-        unsafe {
-            let start = self.region.start.as_ptr().add(self.range.start);
-            core::slice::from_raw_parts_mut(start, self.range.len())
-        }
+        let Some(filling) = &self.filling else { unreachable!("a finished part is gone") };
+        // SAFETY: the port's promise for a range that is being filled: memory of its length, this
+        // part's alone until `end`.
+        unsafe { core::slice::from_raw_parts_mut(filling.start.as_ptr(), self.range.len()) }
+    }
+
+    /// Every byte is written. After an error the part counts as given up.
+    pub fn finish(mut self) -> Result<()> {
+        self.end(true)
+    }
+
+    fn end(&mut self, is_filled: bool) -> Result<()> {
+        let Some(filling) = self.filling.take() else { return Ok(()) };
+        // SAFETY: begun when this was made, and ended once; the region is live until the access is
+        // given up.
+        unsafe { self.memory.end_fill(&self.region, self.range.clone(), filling, is_filled) }
     }
 }
 
 impl Drop for Part<'_> {
     fn drop(&mut self) {
-        // SAFETY: begun when this was made; the region is live until the access is given up.
-        unsafe { self.memory.end(&self.region) };
+        let _given_up = self.end(false);
         self.entry.access.end_part();
     }
 }
@@ -245,12 +301,13 @@ pub struct Exclusive<'a> {
     entry: &'a Slot,
     memory: &'static dyn SharedMemory,
     held: Held,
+    start: NonNull<u8>,
 }
 
 impl Exclusive<'_> {
     /// The buffer's memory, for callers that cannot keep a slice; valid while this is held.
     pub fn region(&self) -> Region {
-        Region { bytes: self.held.bytes, ..self.held.region }
+        Region { start: self.start, bytes: self.held.bytes, ..self.held.region }
     }
 }
 
@@ -259,14 +316,14 @@ impl Deref for Exclusive<'_> {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: exclusive access; the region is live and initialised (zero-filled at first).
-        unsafe { core::slice::from_raw_parts(self.held.region.start.as_ptr(), self.held.bytes) }
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.held.bytes) }
     }
 }
 
 impl DerefMut for Exclusive<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: exclusive access, and `&mut self` makes this the only borrow.
-        unsafe { core::slice::from_raw_parts_mut(self.held.region.start.as_ptr(), self.held.bytes) }
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.held.bytes) }
     }
 }
 
@@ -283,6 +340,7 @@ pub struct Lease<'a> {
     entry: &'a Slot,
     memory: &'static dyn SharedMemory,
     held: Held,
+    start: NonNull<u8>,
 }
 
 // SAFETY: a lease is shared read access to memory that any thread may read.
@@ -293,7 +351,7 @@ unsafe impl Sync for Lease<'_> {}
 impl Lease<'_> {
     /// The buffer's memory, for callers that cannot keep a slice; valid while this is held.
     pub fn region(&self) -> Region {
-        Region { bytes: self.held.bytes, ..self.held.region }
+        Region { start: self.start, bytes: self.held.bytes, ..self.held.region }
     }
 }
 
@@ -302,7 +360,7 @@ impl Deref for Lease<'_> {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: while leases are out nobody has exclusive access, so nobody writes or releases.
-        unsafe { core::slice::from_raw_parts(self.held.region.start.as_ptr(), self.held.bytes) }
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.held.bytes) }
     }
 }
 

@@ -24,6 +24,7 @@ pub mod parallel;
 use crate::error::Result;
 use crate::sync::Word;
 use crate::units::Nanos;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 /// One file: the model file or the swap file.
@@ -70,11 +71,21 @@ pub enum Use {
 /// Memory that a [`SharedMemory`] handed out.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// First byte, aligned to [`crate::limits::IO_ALIGN`].
+    /// First byte, aligned to [`crate::limits::IO_ALIGN`]. Where a port moves regions, this is
+    /// nobody's memory: [`SharedMemory::begin_host`] says where the host finds it.
     pub start: NonNull<u8>,
     /// Usable bytes.
     pub bytes: usize,
     /// The port's own name for it (a raw pointer before alignment, a buffer id).
+    pub token: u64,
+}
+
+/// Host memory that stands for a range of a region while it is being filled.
+#[derive(Clone, Copy, Debug)]
+pub struct Filling {
+    /// First byte; readable, writable, with anything in it.
+    pub start: NonNull<u8>,
+    /// The port's own name for it.
     pub token: u64,
 }
 
@@ -106,12 +117,23 @@ impl DeviceRegion {
 ///
 /// # Safety
 ///
-/// A region returned by `allocate` is zero-filled, overlaps no other live region and no Rust
-/// object, and while the host uses it, is readable and writable for its whole length; it stays so
-/// until it is given to `release`.
+/// A region returned by `allocate` overlaps no other live region and no Rust object. While the host
+/// uses it, it is readable and writable for its whole length at the address that `begin_host`
+/// returned, and stays so until `end`; the same holds for a range between `begin_fill` and
+/// `end_fill`, by one user a range.
 pub unsafe trait SharedMemory: Sync {
-    /// A zero-filled region of at least `bytes`, backed by real pages where the port can do that.
+    /// A region of at least `bytes`, backed by real pages where the port can do that. It holds
+    /// zeros, unless the port has a [`SharedMemory::zero`] of its own.
     fn allocate(&self, usage: Use, bytes: usize) -> Result<Region>;
+
+    /// Makes a fresh region hold zeros.
+    ///
+    /// # Safety
+    ///
+    /// `region` came from `allocate` of this port, and nobody has used it yet.
+    unsafe fn zero(&self, _region: &Region) -> Result<()> {
+        Ok(())
+    }
 
     /// Gives the region's pages back to the system, after the accelerator's work on it.
     ///
@@ -121,12 +143,44 @@ pub unsafe trait SharedMemory: Sync {
     /// its bytes any more.
     unsafe fn release(&self, usage: Use, region: Region);
 
-    /// The host will read and write the region. `Leased` while the accelerator uses it.
+    /// The host will read and write the region, at the address that this returns. `Leased` while
+    /// the accelerator uses it.
     ///
     /// # Safety
     ///
     /// `region` came from `allocate` of this port and is not released before `end`.
-    unsafe fn begin_host(&self, _region: &Region) -> Result<()> {
+    unsafe fn begin_host(&self, region: &Region) -> Result<NonNull<u8>> {
+        Ok(region.start)
+    }
+
+    /// The host will write all of a range of a fresh region, and reads nothing that it did not
+    /// write. Ports without shared addresses give memory that many regions take turns with, so that
+    /// filling a region takes no memory of its own.
+    ///
+    /// # Safety
+    ///
+    /// As for `begin_host`; the range lies within the region and no other user has any of it.
+    unsafe fn begin_fill(&self, region: &Region, range: Range<usize>) -> Result<Filling> {
+        // SAFETY: the caller's promise.
+        let start = unsafe { self.begin_host(region)? };
+        // SAFETY: the range lies within the region (the caller's promise).
+        Ok(Filling { start: unsafe { start.add(range.start) }, token: 0 })
+    }
+
+    /// A range is filled, or given up with anything in it. Whatever this answers, the use is over.
+    ///
+    /// # Safety
+    ///
+    /// Once for each `begin_fill` that succeeded, with the same region and range.
+    unsafe fn end_fill(
+        &self,
+        region: &Region,
+        _range: Range<usize>,
+        _filling: Filling,
+        _is_filled: bool,
+    ) -> Result<()> {
+        // SAFETY: begun by `begin_fill`.
+        unsafe { self.end(region) };
         Ok(())
     }
 

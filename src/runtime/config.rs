@@ -20,11 +20,25 @@ use crate::units::{ByteCount, ChunkId, CodecId, KvShape, TokenCount, WeightUnit}
 /// One worker thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// What it may be given.
+    /// What it is there for.
     pub roles: Roles,
+    /// What it does while there is none of that.
+    pub helps: Roles,
     /// The core it runs on, or any. Where that cannot be had it runs anywhere, and
     /// [`super::Stats`] says so.
     pub core: Option<u16>,
+}
+
+impl Worker {
+    /// One that does this alone, on any core.
+    pub const fn new(roles: Roles) -> Worker {
+        Worker { roles, helps: Roles::empty(), core: None }
+    }
+
+    /// All that it ever does.
+    pub const fn all(&self) -> Roles {
+        self.roles.union(self.helps)
+    }
 }
 
 /// What the integrator chooses.
@@ -148,7 +162,7 @@ impl Config<'_> {
     /// Per-unit times and threshold of this configuration.
     pub(super) fn plan(&self) -> Result<Plan> {
         let unpackers =
-            self.options.workers.iter().filter(|worker| worker.roles.contains(Roles::UNPACK));
+            self.options.workers.iter().filter(|worker| worker.all().contains(Roles::UNPACK));
         let chunk_bytes = ByteCount::new(self.shape.chunk_bytes() as u64);
         let times = Times::new(
             &self.options.profile,
@@ -188,7 +202,7 @@ impl Config<'_> {
             return limit("workers", self.options.workers.len());
         }
         let roles =
-            self.options.workers.iter().fold(Roles::empty(), |all, worker| all | worker.roles);
+            self.options.workers.iter().fold(Roles::empty(), |all, worker| all | worker.all());
         if !self.options.workers.is_empty() && roles != Roles::all() {
             return Err(Error::new(Code::InvalidArgument, "workers: a role is missing"));
         }

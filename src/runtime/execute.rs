@@ -4,6 +4,7 @@ use super::open::{Scratch, Shared};
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry, Work};
 use crate::error::{Code, Error, Result};
+use crate::limits::CHUNK_TOKENS;
 use crate::port::Use;
 use crate::state::{Action, Outcome, part_bytes};
 use crate::swap::stack::Reserve;
@@ -22,7 +23,7 @@ impl Shared {
             Action::Write { id } => self.write(id).map(Outcome::Written),
             Action::Spill { id, record } => self.spill(worker, id, record).map(Outcome::Written),
             Action::Release { unit } => self.release(unit),
-            Action::Allocate { unit } => self.allocate(unit),
+            Action::Allocate { unit, is_new } => self.allocate(unit, is_new),
             Action::ReadWeights { layer, part } => self.read_weights(layer, part),
             Action::ReadChunk { id, record, tokens } => self.read_chunk(worker, id, record, tokens),
             Action::Unpack { id, record, tokens } => self.unpack_record(worker, id, record, tokens),
@@ -123,7 +124,7 @@ impl Shared {
         self.buffers.release(self.slot(unit)).map(|()| Outcome::Done)
     }
 
-    fn allocate(&self, unit: Unit) -> Result<Outcome> {
+    fn allocate(&self, unit: Unit, is_new: bool) -> Result<Outcome> {
         let too_large = |_| Error::new(Code::LimitExceeded, "weight unit");
         let (usage, bytes, part) = match unit {
             Unit::Weights(layer) => {
@@ -136,14 +137,19 @@ impl Shared {
                 (Use::Kv, bytes, bytes)
             }
         };
-        self.buffers.allocate(self.slot(unit), usage, bytes, part).map(|()| Outcome::Done)
+        let slot = self.slot(unit);
+        match is_new {
+            true => self.buffers.allocate_zeroed(slot, usage, bytes)?,
+            false => self.buffers.allocate(slot, usage, bytes, part)?,
+        }
+        Ok(Outcome::Done)
     }
 
     fn read_weights(&self, layer: LayerIndex, part: u32) -> Result<Outcome> {
         let mut part = self.buffers.part(self.slot(Unit::Weights(layer)), part)?;
         let range = part.range();
         self.weights.read(self.ports.model, layer, range, part.bytes())?;
-        Ok(Outcome::Done)
+        part.finish().map(|()| Outcome::Done)
     }
 
     fn read_chunk(
@@ -162,7 +168,7 @@ impl Shared {
         }
         let mut chunk = self.buffers.part(self.slot(Unit::Kv(id)), 0)?;
         swap.read_raw(id, chunk.bytes(), record)?;
-        Ok(Outcome::Done)
+        chunk.finish().map(|()| Outcome::Done)
     }
 
     fn unpack_record(
@@ -185,9 +191,14 @@ impl Shared {
         scratch: &mut [u8],
     ) -> Result<Outcome> {
         let mut chunk = self.buffers.part(self.slot(Unit::Kv(id)), 0)?;
-        let values = view::numbers_mut::<u16>(chunk.bytes()).ok_or(MISALIGNED)?;
+        let bytes = chunk.bytes();
+        if tokens < CHUNK_TOKENS {
+            // Codecs write the rows of the tokens that there are.
+            bytes.fill(0);
+        }
+        let values = view::numbers_mut::<u16>(bytes).ok_or(MISALIGNED)?;
         let mut work = self.work(id, scratch);
         self.codec.unpack(&mut work, &self.geometry(id, tokens), packed, values)?;
-        Ok(Outcome::Done)
+        chunk.finish().map(|()| Outcome::Done)
     }
 }

@@ -74,7 +74,7 @@ impl WeightMap {
         self.extents(layer).iter().map(|extent| extent.bytes).sum()
     }
 
-    /// Reads `range` of a unit's buffer from the model file.
+    /// Reads `range` of a unit's buffer from the model file. What the file's end cuts off is zeros.
     pub(super) fn read(
         &self,
         model: &dyn Storage,
@@ -93,12 +93,13 @@ impl WeightMap {
                 .get_mut(to_usize(start - range.start)?..to_usize(end - range.start)?)
                 .ok_or(Error::new(Code::InvalidArgument, "part of a weight unit"))?;
             let offset = extent.file_offset + (start - extent.buffer_offset);
-            let read = model.read_at(offset, piece)? as u64;
+            let read = model.read_at(offset, piece)?;
             // Only the file's own end may cut the last window short.
             let promised = self.file_bytes.saturating_sub(offset).min(end - start);
-            if read < promised {
-                return Err(Error::new(Code::ShortRead, "model file").with(offset + read));
+            if (read as u64) < promised {
+                return Err(Error::new(Code::ShortRead, "model file").with(offset + read as u64));
             }
+            piece[read..].fill(0);
         }
         Ok(())
     }

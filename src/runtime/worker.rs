@@ -11,24 +11,34 @@ use crate::units::Nanos;
 pub(super) struct Worker {
     shared: &'static Shared,
     index: usize,
-    roles: Roles,
+    worker: config::Worker,
     pub(super) pin: Pin,
 }
 
 impl Worker {
     pub(super) fn new(shared: &'static Shared, index: usize, worker: &config::Worker) -> Self {
-        Worker { shared, index, roles: worker.roles, pin: Pin::new(worker.core) }
+        Worker { shared, index, worker: *worker, pin: Pin::new(worker.core) }
     }
 
     /// As /proc shows it: what the worker does, and which one it is.
     pub(super) fn name(&self) -> Name {
-        let role = match self.roles {
+        let role = match self.worker.roles {
             Roles::ALLOCATE => "alloc",
             Roles::READ => "read",
             Roles::UNPACK => "unpack",
             _ => "work",
         };
         Name::new(role, self.index)
+    }
+}
+
+impl Worker {
+    fn next(&self) -> Option<Action> {
+        let config::Worker { roles, helps, .. } = self.worker;
+        self.shared.next(roles).or_else(|| match helps.is_empty() {
+            true => None,
+            false => self.shared.next(helps),
+        })
     }
 }
 
@@ -43,7 +53,7 @@ impl Body for Worker {
             self.shared.pin(&self.pin, &mut asked);
             let work = match self.shared.is_inline() {
                 true => None,
-                false => self.shared.next(self.roles),
+                false => self.next(),
             };
             match work {
                 Some(action) => self.shared.work_off(self.index, action),

@@ -31,7 +31,7 @@ impl WorkerList {
     /// more unpackers or allocators than their role has cores, since they would only take turns;
     /// readers mostly wait, and may share.
     pub fn new(map: &CoreMap, counts: WorkerCounts) -> Result<Self> {
-        let nobody = Worker { roles: Roles::empty(), core: None };
+        let nobody = Worker::new(Roles::empty());
         let mut list = WorkerList { workers: [nobody; WORKERS_MAX], count: 0 };
         let at_most = |count: usize, cores: &CoreList| match cores.len() {
             0 => count,
@@ -43,13 +43,23 @@ impl WorkerList {
         Ok(list)
     }
 
+    /// The same workers, who read and unpack also when that is not what they are there for: for
+    /// machines with a core for each, where an idle one helps nobody.
+    pub fn helping(mut self) -> Self {
+        for worker in &mut self.workers[..self.count] {
+            worker.helps = (Roles::READ | Roles::UNPACK).difference(worker.roles);
+        }
+        self
+    }
+
     fn deal(&mut self, roles: Roles, cores: &CoreList, count: usize) -> Result<()> {
         for _ in 0..count {
             let load =
                 |core: &u16| (self.count_on(*core, Roles::all()), self.count_on(*core, roles));
             let core = cores.iter().copied().min_by_key(load);
             let too_many = Error::new(Code::LimitExceeded, "workers").with(self.count + 1);
-            *self.workers.get_mut(self.count).ok_or(too_many)? = Worker { roles, core };
+            *self.workers.get_mut(self.count).ok_or(too_many)? =
+                Worker { core, ..Worker::new(roles) };
             self.count += 1;
         }
         Ok(())
@@ -102,6 +112,17 @@ mod tests {
         assert_eq!(list.len(), 9);
         assert!(list.iter().all(|worker| worker.core.is_none()));
         assert_eq!(cores(&list, Roles::UNPACK).len(), 6);
+    }
+
+    #[test]
+    fn helpers_do_what_they_are_there_for_and_more() {
+        let list = WorkerList::new(&CoreMap::ANYWHERE, counts(1, 1, 1)).unwrap().helping();
+        let both = Roles::READ | Roles::UNPACK;
+        let helps: Vec<_> = list.iter().map(|worker| (worker.roles, worker.helps)).collect();
+        let expected =
+            [(Roles::UNPACK, Roles::READ), (Roles::ALLOCATE, both), (Roles::READ, Roles::UNPACK)];
+        assert_eq!(helps, expected);
+        assert_eq!(list[1].all(), Roles::all());
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Machine {
             Action::Write { id } => self.done_write(id, outcome),
             Action::Spill { id, .. } => self.done_spill(id, outcome),
             Action::Release { unit } => self.done_release(unit, outcome),
-            Action::Allocate { unit } => self.done_allocate(unit, outcome),
+            Action::Allocate { unit, .. } => self.done_allocate(unit, outcome),
             Action::ReadWeights { layer, part } => self.done_read_weights(layer, part, outcome),
             Action::ReadChunk { id, .. } | Action::Unpack { id, .. } => {
                 self.done_fill_chunk(id, outcome)
@@ -40,7 +40,9 @@ impl Machine {
                 phase == Phase::Spilling && record == self.table.chunk(id).ram
             }
             Action::Release { .. } => phase == Phase::Releasing,
-            Action::Allocate { .. } => phase == Phase::Allocating,
+            Action::Allocate { unit, is_new } => {
+                phase == Phase::Allocating && is_new == self.table.is_new(unit)
+            }
             Action::ReadWeights { layer, part } => {
                 let busy = self.table.weights(layer).parts_busy;
                 busy.checked_shr(part).is_some_and(|from_part| from_part & 1 != 0)

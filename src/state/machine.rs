@@ -57,6 +57,8 @@ pub enum Action {
     Allocate {
         /// Which unit.
         unit: Unit,
+        /// A chunk that holds no tokens yet: of zeros, with nothing to fill it.
+        is_new: bool,
     },
     /// Read one part of a weight unit from the model file.
     ReadWeights {
@@ -94,7 +96,7 @@ impl Action {
             | Action::Spill { id, .. }
             | Action::ReadChunk { id, .. }
             | Action::Unpack { id, .. } => Unit::Kv(id),
-            Action::Release { unit } | Action::Allocate { unit } => unit,
+            Action::Release { unit } | Action::Allocate { unit, .. } => unit,
             Action::ReadWeights { layer, .. } => Unit::Weights(layer),
         }
     }

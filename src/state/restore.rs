@@ -174,7 +174,10 @@ impl Machine {
                 }
             };
             if wanted {
-                return Some((position, Action::Allocate { unit }));
+                return Some((
+                    position,
+                    Action::Allocate { unit, is_new: self.table.is_new(unit) },
+                ));
             }
             self.restoration().allocate += 1;
         }
@@ -288,7 +291,7 @@ impl Machine {
                 weights.phase = phase;
             }),
             Unit::Kv(id) => {
-                let empty = self.table.chunk(id).tokens == 0;
+                let empty = self.table.is_new(unit);
                 self.table.update_chunk(id, |chunk| {
                     chunk.has_buffer = allocated;
                     chunk.phase = phase;

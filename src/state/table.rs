@@ -147,6 +147,11 @@ impl Table {
         }
     }
 
+    /// Whether it is a chunk without tokens.
+    pub(super) fn is_new(&self, unit: Unit) -> bool {
+        matches!(unit, Unit::Kv(id) if self.chunk(id).tokens == 0)
+    }
+
     pub(super) fn update_chunk(&mut self, id: ChunkId, change: impl FnOnce(&mut Chunk)) {
         let before = *self.chunk(id);
         self.count_chunk(id, &before, false);

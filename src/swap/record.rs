@@ -55,7 +55,7 @@ impl Layout {
     pub fn allocate(&self, buffers: &Buffers, segment: SegmentIndex) -> Result<()> {
         let slot = self.slot(segment)?;
         let bytes = self.segment_bytes as usize;
-        buffers.allocate(slot, Use::Swap, bytes, bytes)?;
+        buffers.allocate_zeroed(slot, Use::Swap, bytes)?;
         buffers.publish(slot)
     }
 

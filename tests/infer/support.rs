@@ -100,7 +100,7 @@ impl Resident {
                 let to = extent.buffer_offset as usize;
                 part.bytes()[to..to + bytes].copy_from_slice(&file[start..start + bytes]);
             }
-            drop(part);
+            part.finish().unwrap();
             buffers.publish(slot).unwrap();
         }
         for slot in weights..slots {

@@ -40,7 +40,7 @@ fn parts_are_filled_at_once_and_leases_see_them() {
                 let mut part = buffers.part(0, number.into()).unwrap();
                 part.bytes().fill(number);
                 half.write(7);
-                drop(part);
+                part.finish().unwrap();
                 if done.increment() == 1 {
                     buffers.publish(0).unwrap();
                 }

@@ -122,9 +122,9 @@ unsafe impl SharedMemory for Memory {
         unsafe { dealloc(region.start.as_ptr(), layout(region.bytes)) };
     }
 
-    unsafe fn begin_host(&self, region: &Region) -> Result<()> {
+    unsafe fn begin_host(&self, region: &Region) -> Result<NonNull<u8>> {
         assert_ne!(self.of(region).read(), u32::MAX, "a region is used that was given back");
-        Ok(())
+        Ok(region.start)
     }
 
     fn trim(&self) {

@@ -28,7 +28,7 @@ fn memory_for(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
 
 /// A manager with workers of these roles.
 fn open(roles: &[Roles]) -> Runtime {
-    let workers: Vec<_> = roles.iter().map(|&roles| Worker { roles, core: None }).collect();
+    let workers: Vec<_> = roles.iter().map(|&roles| Worker::new(roles)).collect();
     let extents = [Extent { file_offset: 0, bytes: BYTES, buffer_offset: 0 }];
     let config = Config {
         shape: KvShape { layers: 1, kv_heads: 1, head_dim: 32 },

@@ -61,12 +61,11 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let worker = |roles| Worker { roles, core: None };
         Setup {
             codec: CodecId::Raw,
             order: Order::BackwardOut,
             scheme: Scheme::Hybrid,
-            workers: vec![worker(Roles::READ), worker(Roles::UNPACK), worker(Roles::ALLOCATE)],
+            workers: [Roles::READ, Roles::UNPACK, Roles::ALLOCATE].map(Worker::new).to_vec(),
             swap_file: true,
             steps: None,
             memory: None,

@@ -46,10 +46,8 @@ pub fn open(parts: Parts) -> Session {
 }
 
 pub fn parts(name: &str, path: &Path, codec: CodecId, threads: usize) -> Parts {
-    const WORKERS: [Worker; 2] = [
-        Worker { roles: Roles::READ, core: None },
-        Worker { roles: Roles::UNPACK.union(Roles::ALLOCATE), core: None },
-    ];
+    const WORKERS: [Worker; 2] =
+        [Worker::new(Roles::READ), Worker::new(Roles::UNPACK.union(Roles::ALLOCATE))];
     let swap = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("session-{name}-{}", std::process::id()));
     let host = leak(HostPorts::open(&c_path(path), Some(&c_path(&swap))).unwrap());

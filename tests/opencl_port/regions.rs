@@ -43,18 +43,22 @@ pub fn memory(sizer: &Sizer) -> Arena {
     Arena::new(Box::leak(bytes.into_boxed_slice())).unwrap()
 }
 
-fn fixture(mode: MemoryMode) -> Fixture {
-    fixture_on(open().unwrap(), mode, 0)
+/// Granules of a quarter of a chunk.
+const STAGING: usize = 64 * CHUNK / 4;
+
+fn fixture(mode: MemoryMode, staging: usize) -> Fixture {
+    fixture_on(open().unwrap(), mode, 0, staging)
 }
 
-fn fixture_on(opened: Opened, mode: MemoryMode, spare_bytes: usize) -> Fixture {
+fn fixture_on(opened: Opened, mode: MemoryMode, spares: usize, staging: usize) -> Fixture {
     let mut sizer = Sizer::new();
     DeviceBuffers::size(&mut sizer, REGIONS).unwrap();
     let (context, queue) = (&opened.context, &opened.queue);
     let pool_bytes = POOL_CHUNKS * CHUNK + 100;
     let port =
         DeviceBuffers::new(&mut memory(&sizer), REGIONS, context, queue, mode, pool_bytes).unwrap();
-    let port: &'static DeviceBuffers = Box::leak(Box::new(port.with_spares(spare_bytes)));
+    let port = if staging > 0 { port.with_staging(staging) } else { port };
+    let port: &'static DeviceBuffers = Box::leak(Box::new(port.with_spares(spares)));
     assert_eq!(port.mode(), mode);
     let mut sizer = Sizer::new();
     Buffers::size(&mut sizer, 16).unwrap();
@@ -77,10 +81,20 @@ impl Fixture {
         self.buffers.allocate(slot, Use::Kv, CHUNK, CHUNK / 2).unwrap();
         for part in [1, 0] {
             let mut part = self.buffers.part(slot, part).unwrap();
-            assert!(part.bytes().iter().all(|byte| *byte == 0), "{:?}", self.mode);
             part.bytes().chunks_exact_mut(4).for_each(|w| w.copy_from_slice(&word.to_ne_bytes()));
+            part.finish().unwrap();
         }
         self.buffers.publish(slot).unwrap();
+    }
+
+    /// A new chunk, which the device finds empty.
+    fn zeros(&self, slot: usize) {
+        self.buffers.allocate_zeroed(slot, Use::Kv, CHUNK).unwrap();
+        self.buffers.publish(slot).unwrap();
+        let lease = self.buffers.lease_device(slot).unwrap();
+        assert_eq!(self.sums(&[lease.region()]), [0], "{:?}", self.mode);
+        drop(lease);
+        assert!(self.words_are(slot, 0), "{:?}", self.mode);
     }
 
     fn table(&self, regions: &[DeviceRegion]) -> Block {
@@ -134,7 +148,10 @@ fn code<T>(result: Result<T>) -> Option<Code> {
 fn each_mode(test: impl Fn(Fixture)) {
     let Some(opened) = open() else { return };
     for mode in modes(&opened) {
-        test(fixture(mode));
+        test(fixture(mode, 0));
+        if mode == MemoryMode::Buffers {
+            test(fixture(mode, STAGING));
+        }
     }
 }
 
@@ -164,15 +181,56 @@ fn chunks_go_to_the_device_and_back() {
         let lease = f.buffers.lease_device(4).unwrap();
         assert_eq!(f.sums(&[lease.region()]), [0x0101_0101u32.wrapping_mul(words)]);
         drop(lease);
-        // What is used again is zero again (`chunk` checks), wherever it was released from.
+        // What is used again is zero again, wherever it was released from.
         for slot in [4, 3] {
             f.buffers.release(slot).unwrap();
-            f.chunk(slot, 9);
+            f.zeros(slot);
         }
         for slot in 0..5 {
             f.buffers.release(slot).unwrap();
         }
         assert_eq!(f.buffers.allocated_bytes(), 0);
+    });
+}
+
+/// More parts at once than there is staging for, some given up, in an order of their own.
+#[test]
+fn parts_are_filled_through_what_memory_there_is() {
+    each_mode(|f| {
+        let words = (CHUNK / 4) as u32;
+        for round in 0..2 {
+            for slot in 0..POOL_CHUNKS {
+                f.buffers.allocate(slot, Use::Kv, CHUNK, CHUNK / 16).unwrap();
+            }
+            let number = |slot: usize, part: u32| 16 * slot as u32 + part + round;
+            let mut parts: Vec<_> = (0..POOL_CHUNKS)
+                .flat_map(|slot| (0..16).map(move |part| (slot, part)))
+                .map(|(slot, part)| (number(slot, part), f.buffers.part(slot, part).unwrap()))
+                .collect();
+            for (number, part) in &mut parts {
+                part.bytes().chunks_exact_mut(4).for_each(|word| {
+                    word.copy_from_slice(&number.to_ne_bytes());
+                });
+            }
+            // The last chunk is given up.
+            parts.truncate(16 * (POOL_CHUNKS - 1));
+            parts.into_iter().rev().for_each(|(_, part)| part.finish().unwrap());
+            f.buffers.release(POOL_CHUNKS - 1).unwrap();
+            for slot in 0..POOL_CHUNKS - 1 {
+                f.buffers.publish(slot).unwrap();
+                let lease = f.buffers.lease_device(slot).unwrap();
+                let sum = (0..16).map(|part| number(slot, part) * words / 16).sum();
+                assert_eq!(f.sums(&[lease.region()]), [sum], "{:?}", f.mode);
+                drop(lease);
+                let host = f.buffers.lease(slot).unwrap();
+                let last = host.last_chunk::<4>().unwrap();
+                assert_eq!(u32::from_ne_bytes(*last), number(slot, 15));
+                assert_eq!(host.as_ptr().addr() % 4096, 0);
+            }
+            for slot in 0..POOL_CHUNKS - 1 {
+                f.buffers.release(slot).unwrap();
+            }
+        }
     });
 }
 
@@ -212,7 +270,10 @@ fn one_party_at_a_time_where_both_cannot_see() {
 fn weights_have_memory_of_their_own_and_the_swap_ordinary_memory() {
     each_mode(|f| {
         f.buffers.allocate(0, Use::Weights, 3 * CHUNK + 5, 3 * CHUNK + 5).unwrap();
-        f.buffers.part(0, 0).unwrap().bytes()[3 * CHUNK + 4] = 7;
+        let mut part = f.buffers.part(0, 0).unwrap();
+        part.bytes().fill(0);
+        part.bytes()[3 * CHUNK + 4] = 7;
+        part.finish().unwrap();
         f.buffers.publish(0).unwrap();
         let lease = f.buffers.lease_device(0).unwrap();
         assert_eq!(lease.region().offset, 0);
@@ -270,16 +331,19 @@ fn what_was_released_is_taken_again_within_a_bound() {
     }
     let library = plant("regions-spares", FAULTS, true);
     for mode in [MemoryMode::Fine, MemoryMode::Coarse] {
-        let f = fixture_on(open_by(&library.path).unwrap(), mode, 2 * CHUNK + 100);
+        let f = fixture_on(open_by(&library.path).unwrap(), mode, 2 * CHUNK + 100, 0);
         let allocations = |work: &dyn Fn()| {
             library.set(c"clSVMAlloc_calls", 0);
             work();
             library.get(c"clSVMAlloc_calls")
         };
-        // `chunk` checks that what it gets is zero. Some are the device's when they are released.
+        // New memory is zero, wherever it comes from. Some is the device's when it is released.
         let cycle = || {
             for slot in 0..4 {
-                f.chunk(slot, 7);
+                f.buffers.allocate_zeroed(slot, Use::Kv, CHUNK).unwrap();
+                f.buffers.publish(slot).unwrap();
+                assert!(f.words_are(slot, 0), "{mode:?}");
+                f.buffers.lock(slot).unwrap().fill(7);
             }
             drop(f.buffers.lease_device(1).unwrap());
             for slot in 0..4 {

@@ -118,12 +118,13 @@ fn end_what_was_not_begun(run: &mut Run, reader: &mut Reader<'_>) {
     let flash = known.map_or(FlashRecord::default(), |chunk| chunk.flash);
     let record = RamRecord { bytes: ram.bytes ^ u32::from(detail >> 7), ..ram };
     let tokens = known.map_or(0, |chunk| chunk.stored_tokens) ^ u16::from(detail >> 6 & 1);
+    let is_new = unit == Unit::Kv(id) && known.is_some_and(|chunk| chunk.tokens == 0);
     let action = match kind % 8 {
         0 => Action::Pack { id, tokens },
         1 => Action::Write { id },
         2 => Action::Spill { id, record },
         3 => Action::Release { unit },
-        4 => Action::Allocate { unit },
+        4 => Action::Allocate { unit, is_new },
         5 => Action::ReadWeights { layer: id.layer, part: u32::from(detail & 63) },
         6 => Action::ReadChunk { id, record: flash, tokens },
         _ => Action::Unpack { id, record, tokens },

@@ -123,11 +123,11 @@ impl World {
             Action::Release { unit: Unit::Weights(layer) } => {
                 self.weights[layer.index()].take().unwrap();
             }
-            Action::Allocate { unit: Unit::Kv(id) } => {
+            Action::Allocate { unit: Unit::Kv(id), .. } => {
                 let before = self.chunk(id).buffer.replace(Content::default());
                 assert_eq!(before, None, "a chunk has one buffer");
             }
-            Action::Allocate { unit: Unit::Weights(layer) } => {
+            Action::Allocate { unit: Unit::Weights(layer), .. } => {
                 assert_eq!(self.weights[layer.index()].replace(0), None, "a unit has one buffer");
             }
             Action::ReadWeights { layer, part } => {

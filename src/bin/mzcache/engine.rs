@@ -111,7 +111,7 @@ impl Engine {
         let codec = match options.codec {
             cli::Codec::One(codec) => codec,
             cli::Codec::Auto => {
-                let unpackers = workers.iter().filter(|w| w.roles.contains(Roles::UNPACK)).count();
+                let unpackers = workers.iter().filter(|w| w.all().contains(Roles::UNPACK)).count();
                 let unpackers = u16::try_from(unpackers).unwrap_or(u16::MAX);
                 let Needs { profile, expected, .. } = needs;
                 let (codec, why) = choice::choose(&model, profile, unpackers, *expected)?;
@@ -279,9 +279,11 @@ fn default_threads() -> u16 {
     u16::try_from(cores.min(mzcache::limits::WORKERS_MAX)).unwrap_or(1)
 }
 
-/// Two readers keep storage busy and use little CPU; unpackers share the cores, as far as the map
-/// has some for them. Page faults of fresh buffers take about as long as all else: the cores that a
-/// map has for them are all used, up to a bound, and a quarter of them where it has none.
+/// Two readers keep storage busy and use little CPU, but they also unpack what was stored packed, so
+/// that many cores have more; unpackers share the cores, as far as the map has some for them. Page
+/// faults of fresh buffers take about as long as all else: the cores that a map has for them are all
+/// used, up to a bound, and a quarter of them where it has none. Workers that have a core each help
+/// where they can.
 fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
     const WORKERS_OF_A_ROLE: usize = 6;
     let counts = WorkerCounts {
@@ -290,10 +292,11 @@ fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
             cores => cores,
         }
         .min(WORKERS_OF_A_ROLE),
-        read: 2,
+        read: usize::from(threads / 4).clamp(2, WORKERS_OF_A_ROLE),
         unpack: usize::from(threads.div_ceil(2)).min(WORKERS_OF_A_ROLE),
     };
-    Ok(WorkerList::new(map, counts)?)
+    let list = WorkerList::new(map, counts)?;
+    Ok(if list.len() <= usize::from(threads) { list.helping() } else { list })
 }
 
 fn read_model(path: &Path) -> Outcome<(Model, Vocabulary)> {

@@ -5,7 +5,7 @@ use crate::error::{Code, Error, Result};
 use crate::infer::Model;
 use crate::port::SharedMemory;
 use crate::port::opencl::{
-    Api, Choice, Context, DeviceBuffers, DeviceInfo, Devices, MemoryMode, Queue,
+    Api, Choice, Context, DeviceBuffers, DeviceInfo, Devices, MemoryMode, Queue, STAGING_BYTES,
 };
 use crate::units::{ByteCount, TokenCount};
 use core::mem::ManuallyDrop;
@@ -98,7 +98,7 @@ impl Accelerator {
         let (context, queue, mode) = (&self.context, &self.queue, self.mode);
         let buffers = DeviceBuffers::new(arena, regions_max, context, queue, mode, pool_bytes)?;
         let spare_bytes = usize::try_from(self.spare_bytes.get()).unwrap_or(usize::MAX);
-        let buffers = buffers.with_spares(spare_bytes);
+        let buffers = buffers.with_spares(spare_bytes).with_staging(STAGING_BYTES);
         Ok(&**arena.value(ManuallyDrop::new(buffers))?)
     }
 

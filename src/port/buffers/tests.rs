@@ -42,12 +42,12 @@ unsafe impl SharedMemory for Heap {
         unsafe { dealloc(region.start.as_ptr(), layout(region.bytes)) };
     }
 
-    unsafe fn begin_host(&self, _: &Region) -> Result<()> {
+    unsafe fn begin_host(&self, region: &Region) -> Result<NonNull<u8>> {
         if self.fail.load() > 0 {
             return Err(Error::new(Code::Leased, "heap"));
         }
         self.uses.add(1);
-        Ok(())
+        Ok(region.start)
     }
 
     unsafe fn begin_device(&self, region: &Region) -> Result<DeviceRegion> {
@@ -82,7 +82,9 @@ fn code<T>(result: Result<T>) -> Option<Code> {
 
 fn fill(buffers: &Buffers, slot: usize, bytes: usize, value: u8) -> Result<()> {
     buffers.allocate(slot, Use::Kv, bytes, bytes)?;
-    buffers.part(slot, 0)?.bytes().fill(value);
+    let mut part = buffers.part(slot, 0)?;
+    part.bytes().fill(value);
+    part.finish()?;
     buffers.publish(slot)
 }
 
@@ -377,7 +379,9 @@ fn fill_in_parts(buffers: &Buffers, slot: usize, bytes: usize, value: u8) -> Res
     buffers.allocate(slot, Use::Kv, bytes, bytes / 4)?;
     for part in 0..4 {
         // The other writer may give the unfilled buffer up between two parts.
-        buffers.part(slot, part)?.bytes().fill(value);
+        let mut part = buffers.part(slot, part)?;
+        part.bytes().fill(value);
+        part.finish()?;
     }
     buffers.publish(slot)
 }

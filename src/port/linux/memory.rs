@@ -20,6 +20,14 @@ const WHAT: &str = "shared buffer";
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnonymousMemory;
 
+impl AnonymousMemory {
+    /// The region that `allocate` made at `start` for that many bytes.
+    #[cfg(feature = "opencl")]
+    pub(in crate::port) fn region(start: NonNull<u8>, bytes: usize) -> Region {
+        Region { start, bytes: bytes.next_multiple_of(page_bytes()), token: 0 }
+    }
+}
+
 // SAFETY: a region is a fresh private mapping of at least the size asked for, zero-filled by the
 // kernel, and stays mapped until `release`.
 unsafe impl SharedMemory for AnonymousMemory {

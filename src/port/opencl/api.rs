@@ -141,8 +141,11 @@ table! {
             unsafe extern "C" fn(Handle, Handle, u64, *mut Status) -> Handle;
         create_queue: c"clCreateCommandQueueWithProperties" @ 123 =
             unsafe extern "C" fn(Handle, Handle, *const u64, *mut Status) -> Handle;
-        enqueue_fill: c"clEnqueueFillBuffer" @ 102 = unsafe extern "C" fn(
-            Handle, Handle, *const c_void, usize, usize, usize, u32, *const Handle, *mut Handle,
+        enqueue_map: c"clEnqueueMapBuffer" @ 56 = unsafe extern "C" fn(
+            Handle, Handle, u32, u64, usize, usize, u32, *const Handle, *mut Handle, *mut Status,
+        ) -> *mut c_void;
+        enqueue_unmap: c"clEnqueueUnmapMemObject" @ 58 = unsafe extern "C" fn(
+            Handle, Handle, *mut c_void, u32, *const Handle, *mut Handle,
         ) -> Status;
         svm_alloc: c"clSVMAlloc" @ 126 =
             unsafe extern "C" fn(Handle, u64, usize, u32) -> *mut c_void;
@@ -199,6 +202,7 @@ pub(super) const QUEUE_PROPERTIES: u64 = 0x1093;
 pub(super) const QUEUE_PROFILING_ENABLE: u64 = 2;
 
 pub(super) const MEM_READ_WRITE: u64 = 1;
+pub(super) const MEM_ALLOC_HOST_PTR: u64 = 1 << 4;
 pub(super) const MEM_SVM_FINE_GRAIN_BUFFER: u64 = 1 << 10;
 pub(super) const MAP_READ: u64 = 1;
 pub(super) const MAP_WRITE: u64 = 2;

@@ -316,17 +316,16 @@ pub(super) fn buffer_region(buffer: Handle, offset: usize) -> DeviceRegion {
 
 /// A buffer of the device, its content undefined.
 pub(super) fn create_buffer(context: &Context, bytes: usize) -> Result<Object> {
+    create_buffer_with(context, MEM_READ_WRITE, bytes)
+}
+
+/// The same, with flags that need no memory of the host.
+pub(super) fn create_buffer_with(context: &Context, flags: u64, bytes: usize) -> Result<Object> {
     let api = context.api;
     let mut status = SUCCESS;
     // SAFETY: the context is alive; no memory of the host is given.
     let handle = unsafe {
-        (api.create_buffer)(
-            context.object.handle(),
-            MEM_READ_WRITE,
-            bytes,
-            ptr::null_mut(),
-            &raw mut status,
-        )
+        (api.create_buffer)(context.object.handle(), flags, bytes, ptr::null_mut(), &raw mut status)
     };
     Object::new("clCreateBuffer", handle, status, api.release_buffer)
 }

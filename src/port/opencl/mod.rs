@@ -22,10 +22,12 @@ mod library;
 mod lists;
 mod memory;
 mod options;
+mod pool;
 mod program;
 mod queue;
 mod regions;
 mod spares;
+mod staging;
 mod status;
 
 pub use api::Api;
@@ -41,4 +43,5 @@ pub use options::{BuildOptions, OPTIONS_BYTES_MAX};
 pub use program::{BuildLog, Program, SOURCES_MAX};
 pub use queue::{Event, EventTimes, Queue, WAITS_MAX, WorkSize};
 pub use regions::DeviceBuffers;
+pub use staging::STAGING_BYTES;
 pub use status::status_name;

@@ -7,17 +7,20 @@
 //! |---|---|---|---|
 //! | fine | shared memory | nothing | nothing |
 //! | coarse | shared memory | unmap, enqueued before the kernels | map, after the kernels |
-//! | buffers | pages of the host | upload, pages dropped | pages filled by a download |
+//! | buffers | memory of the device | upload of what the host has | download into pages of the host |
 //!
-//! So the order around a pass is: readers and unpackers fill a region, which is the host's from its
-//! allocation on; compute begins a device lease, enqueues kernels, waits for them, ends the lease.
-//! Nothing is handed back then: the next pass finds the region where it left it, and only an
-//! eviction that packs a chunk, or a checkpoint that writes it, takes it back. Weights are dropped
-//! without ever going back.
+//! So the order around a pass is: readers and unpackers fill a region; compute begins a device
+//! lease, enqueues kernels, waits for them, ends the lease. Nothing is handed back then: the next
+//! pass finds the region where it left it, and only an eviction that packs a chunk, or a checkpoint
+//! that writes it, takes it back. Weights are dropped without ever going back.
 //!
-//! Without shared addresses all KV chunks lie in one buffer, the pool, so that a kernel finds them
-//! by offsets from one argument; its memory goes back when the last chunk is released. Segments of
-//! the RAM swap are ordinary memory in every mode. Nothing is freed before every command of the
+//! A region of buffers is the device's from its allocation on. Whoever fills a part of it writes to
+//! [`Staging`], and the part is uploaded as soon as it is filled, by the same worker: compute finds
+//! everything in place, and host pages are as many as there are workers.
+//!
+//! Without shared addresses all KV chunks lie in one buffer, the [`Pool`], so that a kernel finds
+//! them by offsets from one argument; its memory goes back when the last chunk is released. Segments
+//! of the RAM swap are ordinary memory in every mode. Nothing is freed before every command of the
 //! compute queue has run.
 //!
 //! Each region of shared memory is an allocation of its own, so that evicting a unit gives exactly
@@ -34,17 +37,22 @@
 use super::api::{Handle, MAP_READ, MAP_WRITE, MAP_WRITE_INVALIDATE};
 use super::context::{Context, Object};
 use super::memory::{MemoryMode, Shared, buffer_region, create_buffer, shared_region};
+use super::pool::Pool;
 use super::queue::Queue;
 use super::spares::Spares;
+use super::staging::{HostPages, Staging};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
-use crate::port::linux::{AnonymousMemory, FutexPark, drop_whole_pages};
+use crate::port::linux::{AnonymousMemory, FutexPark};
 use crate::port::lock::Lock;
-use crate::port::{DeviceRegion, Region, SharedMemory, Use};
+use crate::port::{DeviceRegion, Filling, Region, SharedMemory, Use};
 use crate::sync::{Entry, Party, Turn};
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
+use core::num::NonZero;
+use core::ops::Range;
+use core::ptr::NonNull;
 
 const WHAT: &str = "shared buffer";
 /// The token of memory that is not in the table.
@@ -53,26 +61,16 @@ const ORDINARY: u64 = 0;
 /// What one region is made of.
 enum Backing {
     Shared(Shared),
-    /// A buffer, or a block of the pool, and the host's pages.
-    Buffer {
-        own: Option<Object>,
-        block: usize,
-        host: Region,
-    },
+    /// A buffer of its own, or a block of the pool.
+    Buffer(Option<Object>, usize),
 }
 
 struct Row {
     turn: Turn,
     /// Set while the region is live. Freed by hand: rows lie in the arena, which drops nothing.
     backing: UnsafeCell<ManuallyDrop<Option<Backing>>>,
-}
-
-/// The one buffer of all KV chunks.
-struct Pool {
-    buffer: ManuallyDrop<Option<Object>>,
-    block_bytes: usize,
-    taken: &'static mut [bool],
-    used: usize,
+    /// What the host has of a region of buffers, while it is the host's turn.
+    host: UnsafeCell<Option<HostPages>>,
 }
 
 /// Rows and blocks that are free.
@@ -90,13 +88,15 @@ pub struct DeviceBuffers {
     /// For what must not wait behind kernels: handing new memory to the host, and uploads.
     transfer: Queue,
     mode: MemoryMode,
-    pool_bytes: usize,
+    staging: Staging,
     rows: &'static [Row],
     free: Lock<Free>,
 }
 
-// SAFETY: a row's cell is written only by `allocate` and `release`, for a row that the free list
-// gave to nobody else, and read only while the region is live. The `Lock` orders the two.
+// SAFETY: a row's backing is written only by `allocate` and `release`, for a row that the free list
+// gave to nobody else, and read only while the region is live; the `Lock` orders the two. Its host
+// pages are written by these two and by whoever hands the region over, with nobody in, and read
+// while it is the host's turn; `Turn` orders these.
 unsafe impl Sync for DeviceBuffers {}
 // SAFETY: what it holds may be used from any thread.
 unsafe impl Send for DeviceBuffers {}
@@ -125,20 +125,22 @@ impl DeviceBuffers {
         let rows = arena.slice(regions_max, |_| Row {
             turn: Turn::new(),
             backing: UnsafeCell::new(ManuallyDrop::new(None)),
+            host: UnsafeCell::new(None),
         })?;
         let too_many = Error::new(Code::LimitExceeded, "regions").with(regions_max);
         let count = u32::try_from(regions_max).map_err(|_| too_many)?;
         let mut numbers = (0..count).rev();
         let free = arena.slice(regions_max, |_| numbers.next().unwrap_or_default())?;
         let taken = arena.slice(regions_max, |_| false)?;
-        let buffer = ManuallyDrop::new(None);
-        let pool = Pool { buffer, block_bytes: 0, taken, used: 0 };
+        let pool = Pool::new(pool_bytes, taken);
+        let transfer = Queue::new(context, false)?;
+        let staging = Staging::none(&transfer)?;
         Ok(DeviceBuffers {
             context: context.share()?,
             compute: compute.share()?,
-            transfer: Queue::new(context, false)?,
+            transfer,
             mode,
-            pool_bytes,
+            staging,
             rows,
             free: Lock::new(
                 Free { rows: free, count: regions_max, pool, spares: Spares::new(0) },
@@ -155,6 +157,16 @@ impl DeviceBuffers {
         self
     }
 
+    /// The same, with about that many bytes of pinned memory of the host, through which regions of
+    /// buffers are filled; other modes need none. Where the driver has none to give, or where it is
+    /// all in use, whoever fills takes fresh pages.
+    pub fn with_staging(mut self, bytes: usize) -> Self {
+        if self.mode == MemoryMode::Buffers {
+            let _refused = self.staging.pin(&self.context, bytes);
+        }
+        self
+    }
+
     /// The mode.
     pub fn mode(&self) -> MemoryMode {
         self.mode
@@ -168,9 +180,8 @@ impl DeviceBuffers {
     }
 
     fn give_row(&self, row: u32) {
-        let mut free = self.free.lock();
-        let count = free.count;
-        free.rows[count] = row;
+        let free = &mut *self.free.lock();
+        free.rows[free.count] = row;
         free.count += 1;
     }
 
@@ -197,115 +208,96 @@ impl DeviceBuffers {
                 // SAFETY: fresh or spare coarse-grain memory, which nobody has mapped.
                 unsafe { self.transfer.map(shared.start, bytes, MAP_WRITE_INVALIDATE)? };
             }
-            // SAFETY: memory of that size, the host's, and seen by nobody else. Drivers keep freed
-            // memory, as the spares do, and give it out again as it is.
-            unsafe { shared.start.write_bytes(0, bytes) };
             let region = Region { start: shared.start, bytes, token: ORDINARY };
             return Ok((Backing::Shared(shared), region));
         }
-        let (own, block) = match usage {
-            Use::Kv => (None, self.take_block(bytes)?),
-            _ => (Some(create_buffer(&self.context, bytes)?), 0),
+        let backing = match usage {
+            Use::Kv => Backing::Buffer(None, self.free.lock().pool.take(&self.context, bytes)?),
+            _ => Backing::Buffer(Some(create_buffer(&self.context, bytes)?), 0),
         };
-        match AnonymousMemory.allocate(usage, bytes) {
-            Ok(host) => Ok((Backing::Buffer { own, block, host }, Region { bytes, ..host })),
-            Err(error) => {
-                if own.is_none() {
-                    self.give_block(block);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// A block of the pool, which is made for the first one.
-    fn take_block(&self, bytes: usize) -> Result<usize> {
-        let mut free = self.free.lock();
-        let pool = &mut free.pool;
-        if pool.used == 0 {
-            let block_bytes = bytes.checked_next_multiple_of(IO_ALIGN).unwrap_or(usize::MAX);
-            let wanted = block_bytes.saturating_mul(pool.taken.len()).min(self.pool_bytes);
-            if wanted < block_bytes {
-                return Err(Error::new(Code::OutOfMemory, "pool of KV chunks").with(wanted));
-            }
-            *pool.buffer = Some(create_buffer(&self.context, wanted)?);
-            pool.block_bytes = block_bytes;
-        }
-        if bytes > pool.block_bytes {
-            return Err(Error::new(Code::LimitExceeded, "KV chunk of the pool").with(bytes));
-        }
-        let blocks = pool.taken.len().min(self.pool_bytes / pool.block_bytes);
-        let found = pool.taken[..blocks].iter().position(|taken| !taken);
-        let block = found.ok_or(Error::new(Code::OutOfMemory, "pool of KV chunks").with(blocks))?;
-        pool.taken[block] = true;
-        pool.used += 1;
-        Ok(block)
-    }
-
-    fn give_block(&self, block: usize) {
-        let mut free = self.free.lock();
-        let pool = &mut free.pool;
-        pool.taken[block] = false;
-        pool.used -= 1;
-        if pool.used == 0 {
-            *pool.buffer = None;
-        }
+        // Nobody's memory: each use of the host gets pages.
+        const NOWHERE: NonZero<usize> = NonZero::new(IO_ALIGN).unwrap();
+        let start = NonNull::without_provenance(NOWHERE);
+        Ok((backing, Region { start, bytes, token: ORDINARY }))
     }
 
     /// The buffer of a region that has one, and the region's place in it.
     fn buffer(&self, own: &Option<Object>, block: usize) -> (Handle, usize) {
         match own {
             Some(object) => (object.handle(), 0),
-            None => {
-                let free = self.free.lock();
-                let handle = free.pool.buffer.as_ref().map(Object::handle);
-                let Some(handle) = handle else { unreachable!("a pool with blocks has a buffer") };
-                (handle, block * free.pool.block_bytes)
-            }
+            None => self.free.lock().pool.place(block),
         }
     }
 
     fn name(&self, backing: &Backing) -> DeviceRegion {
         match backing {
             Backing::Shared(shared) => shared_region(shared.start),
-            Backing::Buffer { own, block, .. } => {
+            Backing::Buffer(own, block) => {
                 let (handle, offset) = self.buffer(own, *block);
                 buffer_region(handle, offset)
             }
         }
     }
 
-    fn hand_to_device(&self, backing: &Backing, region: &Region) -> Result<()> {
-        match backing {
+    /// What a live region is made of.
+    fn backing<'a>(&self, row: &'a Row) -> &'a Backing {
+        // SAFETY: the caller has a live region, so the cell is set and nobody writes to it.
+        let backing = unsafe { (*row.backing.get()).as_ref() };
+        let Some(backing) = backing else { unreachable!("a live region has a backing") };
+        backing
+    }
+
+    /// Buffer and offset of a region that the host sees pages of; `None` for shared memory.
+    fn copied(&self, region: &Region) -> Option<(Handle, usize)> {
+        let row = self.row(region)?;
+        match self.backing(row) {
+            Backing::Shared(_) => None,
+            Backing::Buffer(own, block) => Some(self.buffer(own, *block)),
+        }
+    }
+
+    /// With nobody in.
+    fn hand_to_device(&self, row: &Row) -> Result<()> {
+        match self.backing(row) {
             // SAFETY: mapped when it was allocated or last handed to the host, and no host user is
             // in (its turn is being handed over).
             Backing::Shared(shared) => unsafe { self.compute.unmap(shared.start) },
-            Backing::Buffer { own, block, host } => {
+            Backing::Buffer(own, block) => {
                 let (handle, offset) = self.buffer(own, *block);
-                // SAFETY: the pages are the region's, readable, and no user is in.
-                let bytes =
-                    unsafe { core::slice::from_raw_parts(region.start.as_ptr(), region.bytes) };
-                self.transfer.write_buffer(handle, offset, bytes)?;
-                // SAFETY: nobody looks at the pages before a download has filled them again.
-                unsafe { drop_whole_pages(region.start, host.bytes) };
+                // SAFETY: nobody is in, so nobody else looks at the cell.
+                let host = unsafe { &mut *row.host.get() };
+                let Some(pages) = *host else { unreachable!("the host had pages in its turn") };
+                // SAFETY: taken for this region, and no host user is in.
+                self.transfer.write_buffer(handle, offset, unsafe { pages.as_slice() })?;
+                *host = None;
+                // SAFETY: they left the cell, and no host user is in.
+                unsafe { self.staging.give(pages) };
                 Ok(())
             }
         }
     }
 
-    fn hand_to_host(&self, backing: &Backing, region: &Region) -> Result<()> {
-        match backing {
+    /// With nobody in.
+    fn hand_to_host(&self, row: &Row, region: &Region) -> Result<()> {
+        match self.backing(row) {
             // On the compute queue, behind the kernels and the unmapping before them.
             Backing::Shared(shared) => {
                 // SAFETY: live coarse-grain memory, unmapped when it was handed to the device.
                 unsafe { self.compute.map(shared.start, region.bytes, MAP_READ | MAP_WRITE) }
             }
-            Backing::Buffer { own, block, .. } => {
+            Backing::Buffer(own, block) => {
                 let (handle, offset) = self.buffer(own, *block);
-                // SAFETY: the pages are the region's, and no user is in.
-                let bytes =
-                    unsafe { core::slice::from_raw_parts_mut(region.start.as_ptr(), region.bytes) };
-                self.compute.read_buffer(handle, offset, bytes)
+                let pages = self.staging.take(region.bytes, true)?;
+                // SAFETY: just taken, and seen by nobody else.
+                let bytes = unsafe { pages.as_slice_mut() };
+                if let Err(error) = self.compute.read_buffer(handle, offset, bytes) {
+                    // SAFETY: taken above, and given up here.
+                    unsafe { self.staging.give(pages) };
+                    return Err(error);
+                }
+                // SAFETY: nobody is in, so nobody else looks at the cell.
+                unsafe { *row.host.get() = Some(pages) };
+                Ok(())
             }
         }
     }
@@ -324,12 +316,9 @@ impl DeviceBuffers {
             Entry::Joined => Ok(()),
             Entry::Busy => Err(Error::new(Code::Leased, WHAT)),
             Entry::HandOver => {
-                // SAFETY: live (the caller's promise), so the cell is set and nobody writes to it.
-                let backing = unsafe { (*row.backing.get()).as_ref() };
-                let Some(backing) = backing else { unreachable!("a live region has a backing") };
                 let (other, result) = match party {
-                    Party::Device => (Party::Host, self.hand_to_device(backing, region)),
-                    Party::Host => (Party::Device, self.hand_to_host(backing, region)),
+                    Party::Device => (Party::Host, self.hand_to_device(row)),
+                    Party::Host => (Party::Device, self.hand_to_host(row, region)),
                 };
                 match result {
                     Ok(()) => row.turn.settle(party, true),
@@ -341,8 +330,9 @@ impl DeviceBuffers {
     }
 }
 
-// SAFETY: a region is memory of the driver or the kernel of at least the size asked for, zeroed
-// after allocation, given to nobody else until `release`, and mapped while the host uses it.
+// SAFETY: a region is memory of the driver or the kernel of at least the size asked for, given to
+// nobody else until `release`, zeroed by `zero`, and mapped while the host uses it; regions of
+// buffers have pages of the host while it uses them, which are given back after.
 unsafe impl SharedMemory for DeviceBuffers {
     fn allocate(&self, usage: Use, bytes: usize) -> Result<Region> {
         if usage == Use::Swap {
@@ -362,10 +352,29 @@ unsafe impl SharedMemory for DeviceBuffers {
         let token = u64::from(number) + 1;
         let region = Region { token, ..region };
         let Some(row) = self.row(&region) else { unreachable!("tokens of rows are not zero") };
-        row.turn.settle(Party::Host, false);
+        let copied = self.mode == MemoryMode::Buffers;
+        row.turn.settle(if copied { Party::Device } else { Party::Host }, false);
         // SAFETY: the free list gave the row to this call alone.
         unsafe { **row.backing.get() = Some(backing) };
         Ok(region)
+    }
+
+    unsafe fn zero(&self, region: &Region) -> Result<()> {
+        let Some(row) = self.row(region) else { return Ok(()) };
+        let Backing::Buffer(own, block) = self.backing(row) else {
+            // SAFETY: fresh shared memory of that size, the host's, and seen by nobody else. Drivers
+            // keep freed memory, as the spares do, and give it out again as it is.
+            unsafe { region.start.write_bytes(0, region.bytes) };
+            return Ok(());
+        };
+        let (handle, offset) = self.buffer(own, *block);
+        let mut done = 0;
+        while done < region.bytes {
+            let zeros = self.staging.zeros(region.bytes - done);
+            self.transfer.write_buffer(handle, offset + done, zeros)?;
+            done += zeros.len();
+        }
+        Ok(())
     }
 
     unsafe fn release(&self, usage: Use, region: Region) {
@@ -394,21 +403,63 @@ unsafe impl SharedMemory for DeviceBuffers {
                 };
                 drop(surplus);
             }
-            Backing::Buffer { own, block, host } => {
+            Backing::Buffer(own, block) => {
                 match own {
                     Some(buffer) => drop(buffer),
-                    None => self.give_block(block),
+                    None => self.free.lock().pool.give(block),
                 }
-                // SAFETY: the pages came with the region.
-                unsafe { AnonymousMemory.release(usage, host) };
+                // SAFETY: the region is given up, so nobody else looks at the cell.
+                if let Some(pages) = unsafe { (*row.host.get()).take() } {
+                    // SAFETY: taken for this region, which nobody refers to any more.
+                    unsafe { self.staging.give(pages) };
+                }
             }
         }
         self.give_row(u32::try_from(region.token - 1).unwrap_or_default());
     }
 
-    unsafe fn begin_host(&self, region: &Region) -> Result<()> {
+    unsafe fn begin_host(&self, region: &Region) -> Result<NonNull<u8>> {
         // SAFETY: the caller's promise.
-        unsafe { self.enter(region, Party::Host) }
+        unsafe { self.enter(region, Party::Host)? };
+        match self.row(region) {
+            // SAFETY: it is the host's turn while this user is in, so nobody writes to the cell.
+            Some(row) => Ok(unsafe { *row.host.get() }.map_or(region.start, |pages| pages.start)),
+            None => Ok(region.start),
+        }
+    }
+
+    unsafe fn begin_fill(&self, region: &Region, range: Range<usize>) -> Result<Filling> {
+        if self.copied(region).is_some() {
+            return Ok(self.staging.take(range.len(), false)?.filling());
+        }
+        // SAFETY: the caller's promise.
+        let start = unsafe { self.begin_host(region)? };
+        // SAFETY: the range lies within the region (the caller's promise).
+        Ok(Filling { start: unsafe { start.add(range.start) }, token: 0 })
+    }
+
+    unsafe fn end_fill(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        filling: Filling,
+        is_filled: bool,
+    ) -> Result<()> {
+        let Some((handle, offset)) = self.copied(region) else {
+            // SAFETY: begun by `begin_fill`.
+            unsafe { self.end(region) };
+            return Ok(());
+        };
+        let pages = HostPages::of(filling, range.len());
+        let mut sent = Ok(());
+        if is_filled {
+            // SAFETY: taken by `begin_fill`, and its user is done.
+            let bytes = unsafe { pages.as_slice() };
+            sent = self.transfer.write_buffer(handle, offset + range.start, bytes);
+        }
+        // SAFETY: taken by `begin_fill`, once; the driver has read them.
+        unsafe { self.staging.give(pages) };
+        sent
     }
 
     unsafe fn begin_device(&self, region: &Region) -> Result<DeviceRegion> {
@@ -417,10 +468,7 @@ unsafe impl SharedMemory for DeviceBuffers {
         };
         // SAFETY: the caller's promise.
         unsafe { self.enter(region, Party::Device)? };
-        // SAFETY: as above, so the cell is set and nobody writes to it.
-        let backing = unsafe { (*row.backing.get()).as_ref() };
-        let Some(backing) = backing else { unreachable!("a live region has a backing") };
-        Ok(self.name(backing))
+        Ok(self.name(self.backing(row)))
     }
 
     fn trim(&self) {

@@ -13,7 +13,7 @@ type Version = u32;
 #[derive(Default)]
 pub(super) struct World {
     pub(super) buffers: BTreeMap<ChunkId, Version>,
-    weights: BTreeMap<LayerIndex, u32>,
+    weights: BTreeMap<LayerIndex, u64>,
     pub(super) records: BTreeMap<(SegmentIndex, u32), Version>,
     slots: BTreeMap<ChunkId, Version>,
     pub(super) truth: BTreeMap<ChunkId, Version>,
@@ -64,11 +64,11 @@ impl World {
                 self.weights.remove(&layer).unwrap();
                 Outcome::Done
             }
-            Action::Allocate { unit: Unit::Kv(id) } => {
+            Action::Allocate { unit: Unit::Kv(id), .. } => {
                 assert!(self.buffers.insert(id, 0).is_none(), "a chunk has one buffer");
                 Outcome::Done
             }
-            Action::Allocate { unit: Unit::Weights(layer) } => {
+            Action::Allocate { unit: Unit::Weights(layer), .. } => {
                 assert!(self.weights.insert(layer, 0).is_none(), "a unit has one buffer");
                 Outcome::Done
             }

@@ -9,7 +9,7 @@ use mzcache::port::buffers::Buffers;
 use mzcache::port::linux::map_arena;
 use mzcache::port::opencl::{
     Api, Block, BuildLog, BuildOptions, Choice, Context, DeviceBuffers, DeviceInfo, Devices, Event,
-    Kernel, MemoryMode, Program, Queue, WorkSize,
+    Kernel, MemoryMode, Program, Queue, STAGING_BYTES, WorkSize,
 };
 use mzcache::units::Nanos;
 use mzcache::{Code, Error};
@@ -59,7 +59,8 @@ impl Device {
         Buffers::size(&mut sizer, units)?;
         let mut arena = Arena::new(map_arena(sizer.required()?)?)?;
         let (context, queue) = (&self.context, &self.queue);
-        let port = DeviceBuffers::new(&mut arena, units, context, queue, mode, 0)?;
+        let port = DeviceBuffers::new(&mut arena, units, context, queue, mode, 0)?
+            .with_staging(STAGING_BYTES);
         Ok(Buffers::new(&mut arena, units, Box::leak(Box::new(port)))?)
     }
 

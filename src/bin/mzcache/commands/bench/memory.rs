@@ -108,7 +108,9 @@ fn unit(
     };
     buffers.allocate(slot, Use::Weights, bytes, bytes)?;
     let allocated = step();
-    buffers.part(slot, 0)?.bytes().fill(1);
+    let mut part = buffers.part(slot, 0)?;
+    part.bytes().fill(1);
+    part.finish()?;
     let filled = step();
     buffers.publish(slot)?;
     drop(buffers.lease_device(slot)?);

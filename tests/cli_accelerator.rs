@@ -9,6 +9,7 @@ mod program;
 
 use planted::{FAULTS, Planted, plant};
 use program::{cache, command, json, model_text, text};
+use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
 
@@ -216,4 +217,58 @@ fn memory_is_measured_in_every_mode() {
         let is_copied = row["memory"] == "device buffers";
         assert_eq!(row["to_device_gb_per_s"].is_f64(), is_copied, "{row}");
     }
+}
+
+/// Commands by the device's own times, on the clock of all else: one after the other, each behind
+/// the gates that it waited for, all between the question and its answer.
+#[test]
+fn a_restore_s_commands_are_traced_by_the_device_s_clock() {
+    if !has_pocl() {
+        return;
+    }
+    let place = cache();
+    let trace = place.path().join("trace.json");
+    let model = ["bench", "ttft", "-m", model_text(), "--contexts", "600", "--rounds", "1"];
+    let device = ["--backend", "opencl", "--device", "portable computing", "--levels", "25"];
+    let to = ["--systems", "mzcache", "--json", "--trace", trace.to_str().unwrap()];
+    let output = command(place.path(), &[&model[..], &device, &to].concat()).output().unwrap();
+    assert_eq!(json(&output)["bench"], "ttft");
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let track = |name: &str| {
+        let found = events.iter().find(|event| event["args"]["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {trace}"))["tid"].clone()
+    };
+    let queue = track("accelerator queue");
+    // Of each slice its name, its start and its end.
+    let slices = |tid: &Value| -> Vec<(String, f64, f64)> {
+        let own = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == *tid);
+        own.map(|event| {
+            let start = event["ts"].as_f64().unwrap();
+            let name = event["name"].as_str().unwrap().to_owned();
+            (name, start, start + event["dur"].as_f64().unwrap())
+        })
+        .collect()
+    };
+    let answer = slices(&track("caller")).remove(0);
+    let commands = slices(&queue);
+    let layers: Vec<&str> =
+        commands.iter().filter_map(|(name, ..)| name.strip_prefix("Attention ")).collect();
+    assert_eq!(layers, ["0", "1", "2", "3"]);
+    // Nanoseconds are printed as fractions of microseconds.
+    const ROUNDING: f64 = 1e-3;
+    for pair in commands.windows(2) {
+        assert!(pair[0].2 <= pair[1].1 + ROUNDING, "{pair:?}");
+    }
+    let (first, last) = (&commands[0], &commands[commands.len() - 1]);
+    assert!(first.1 >= answer.1 && last.2 <= answer.2 + ROUNDING, "{answer:?}: {commands:?}");
+    assert!(commands.iter().all(|(_, start, end)| end > start), "{commands:?}");
+    let mut gates = 0;
+    for end in events.iter().filter(|event| event["ph"] == "f") {
+        let start = events.iter().find(|event| event["ph"] == "s" && event["id"] == end["id"]);
+        let opened = start.unwrap()["ts"].as_f64().unwrap();
+        assert!(end["tid"] == queue && opened <= end["ts"].as_f64().unwrap(), "{end}");
+        gates += 1;
+    }
+    assert!(gates > 0, "{trace}");
 }

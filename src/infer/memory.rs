@@ -79,6 +79,22 @@ pub trait DeviceMemory {
 
     /// Takes a resident chunk to append tokens to it.
     fn kv_mut(&self, id: ChunkId) -> Result<DeviceExclusive<'static>>;
+
+    /// Whether [`DeviceMemory::offer_query_energy`] is of use for the next batch: the accelerator
+    /// spends nothing on it otherwise.
+    fn wants_query_energy(&self) -> bool {
+        false
+    }
+
+    /// As [`Memory::offer_query_energy`], when the batch has run.
+    fn offer_query_energy(
+        &self,
+        _layer: LayerIndex,
+        _pairs: RotaryPairs,
+        _tokens: usize,
+        _energy: &dyn Fn(usize) -> f32,
+    ) {
+    }
 }
 
 #[cfg(feature = "opencl")]
@@ -97,5 +113,19 @@ impl DeviceMemory for Runtime {
 
     fn kv_mut(&self, id: ChunkId) -> Result<DeviceExclusive<'static>> {
         self.kv_on_device_mut(id)
+    }
+
+    fn wants_query_energy(&self) -> bool {
+        Runtime::wants_query_energy(self)
+    }
+
+    fn offer_query_energy(
+        &self,
+        layer: LayerIndex,
+        pairs: RotaryPairs,
+        tokens: usize,
+        energy: &dyn Fn(usize) -> f32,
+    ) {
+        self.add_query_energy(layer, pairs, tokens, energy);
     }
 }

@@ -55,11 +55,13 @@ pub const MATMUL_MANY: Source =
 pub const RMS_NORM: Source = source!(c"mz_rms_norm", include_str!("../../kernels/rms_norm.cl"));
 /// Norms of heads, rotary embedding, and new keys and values into chunks.
 pub const HEADS: Source = source!(c"mz_heads", include_str!("../../kernels/heads.cl"));
+/// Sums of squared queries by channel of K.
+pub const ENERGY: Source = source!(c"mz_energy", include_str!("../../kernels/energy.cl"));
 /// Index of each row's largest value.
 pub const ARGMAX: Source = source!(c"mz_argmax", include_str!("../../kernels/argmax.cl"));
 
 /// All of them.
-pub const SOURCES: [Source; 9] = [
+pub const SOURCES: [Source; 10] = [
     ATTENTION_STREAM,
     ATTENTION_MATRIX,
     ATTENTION_COMBINE,
@@ -68,6 +70,7 @@ pub const SOURCES: [Source; 9] = [
     MATMUL_MANY,
     RMS_NORM,
     HEADS,
+    ENERGY,
     ARGMAX,
 ];
 
@@ -234,7 +237,7 @@ pub fn many_launch(rows: usize, tokens: usize) -> Launch {
     Launch::new(rows.div_ceil(64), tokens.div_ceil(32), 128)
 }
 
-/// The macro of [`HEADS`].
+/// The macro of [`HEADS`] and [`ENERGY`].
 pub const fn heads_macro(head_dim: u32) -> Macro {
     ("MZ_HEAD_DIM", head_dim)
 }
@@ -242,6 +245,11 @@ pub const fn heads_macro(head_dim: u32) -> Macro {
 /// Of [`HEADS`].
 pub fn heads_launch(heads: usize, kv_heads: usize, tokens: usize) -> Launch {
     Launch::new(heads + 2 * kv_heads, tokens, 64)
+}
+
+/// Of [`ENERGY`], for that many channels: a multiple of 8.
+pub fn energy_launch(channels: usize) -> Launch {
+    Launch::new(channels / 8, 1, 256)
 }
 
 /// Of [`RMS_NORM`].

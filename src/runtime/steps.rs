@@ -91,9 +91,18 @@ impl Runtime {
         self.shared.profile.get()
     }
 
+    /// Whether [`Runtime::add_query_energy`] is of use: before the first eviction, for the first
+    /// thousand tokens or so, and for codecs that use steps.
+    pub fn wants_query_energy(&self) -> bool {
+        match &*self.shared.profile.state.lock() {
+            State::Open(gathered) => gathered.tokens < ENERGY_TOKENS,
+            State::Ignored | State::Frozen(_) => false,
+        }
+    }
+
     /// Compute reports a layer's queries, batch by batch: how many tokens, and for each K channel
     /// the sum of squared query values over the query heads that read it. Asks for energies only
-    /// while they are of use: before the first eviction, of the first thousand tokens or so.
+    /// while they are of use.
     pub fn add_query_energy(
         &self,
         layer: LayerIndex,

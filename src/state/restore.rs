@@ -1,6 +1,8 @@
-//! Restoration: forward-in. Three cursors run over the units layer by layer, a layer's weights
-//! before its chunks: one allocates, one reads, one unpacks. A worker takes from the cursors its
-//! roles allow, the frontmost unit first.
+//! Restoration: forward-in. Cursors run over the units layer by layer, a layer's weights before its
+//! chunks: one reads, one unpacks, and for either path one allocates. A worker takes from the
+//! cursors its roles allow, the frontmost unit first. Only where one path has no buffer to fill and
+//! the other has, the one without is given the next: what an eviction left to read may begin many
+//! layers behind what it packed, and both paths are to be busy from the start.
 
 use super::machine::{Action, Goal, Machine, Outcome, Roles, Step};
 use super::table::chunk_id;
@@ -14,7 +16,8 @@ use crate::units::{ChunkId, LayerIndex, TokenCount, Unit};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Restoration {
     /// Positions in the forward order, see [`policy::restore_unit_at`].
-    allocate: u32,
+    allocate_to_read: u32,
+    allocate_to_unpack: u32,
     read: u32,
     unpack: u32,
     /// Nothing is filled while something still wants a buffer.
@@ -38,7 +41,8 @@ impl Restoration {
     }
 
     fn go_back_to(&mut self, position: u32) {
-        self.allocate = self.allocate.min(position);
+        self.allocate_to_read = self.allocate_to_read.min(position);
+        self.allocate_to_unpack = self.allocate_to_unpack.min(position);
         self.read = self.read.min(position);
         self.unpack = self.unpack.min(position);
     }
@@ -160,8 +164,22 @@ impl Machine {
     }
 
     fn next_allocate(&mut self) -> Option<(u32, Action)> {
+        let (read, unpack) = (self.next_to_read(), self.next_to_unpack());
+        let (Some((read_at, _)), Some((unpack_at, _))) = (read, unpack) else {
+            return read.or(unpack);
+        };
+        match (self.next_read().is_some(), self.next_unpack().is_some()) {
+            (false, true) => read,
+            (true, false) => unpack,
+            _ if read_at < unpack_at => read,
+            _ => unpack,
+        }
+    }
+
+    /// The frontmost unit without a buffer that readers fill, or that is new.
+    fn next_to_read(&mut self) -> Option<(u32, Action)> {
         loop {
-            let position = self.restoration().allocate;
+            let position = self.restoration().allocate_to_read;
             let unit = self.unit_at(position)?;
             let wanted = match unit {
                 Unit::Weights(layer) => {
@@ -170,17 +188,34 @@ impl Machine {
                 }
                 Unit::Kv(id) => {
                     let chunk = self.table.chunk(id);
-                    chunk.phase == Phase::Idle && !chunk.has_buffer
+                    chunk.phase == Phase::Idle && !chunk.has_buffer && !chunk.restores_from_ram()
                 }
             };
             if wanted {
-                return Some((
-                    position,
-                    Action::Allocate { unit, is_new: self.table.is_new(unit) },
-                ));
+                return Some((position, self.allocate(unit)));
             }
-            self.restoration().allocate += 1;
+            self.restoration().allocate_to_read += 1;
         }
+    }
+
+    /// The same for those who unpack.
+    fn next_to_unpack(&mut self) -> Option<(u32, Action)> {
+        loop {
+            let position = self.restoration().allocate_to_unpack;
+            let unit = self.unit_at(position)?;
+            if let Unit::Kv(id) = unit {
+                let chunk = self.table.chunk(id);
+                let has_none = chunk.phase == Phase::Idle && !chunk.has_buffer;
+                if has_none && chunk.restores_from_ram() {
+                    return Some((position, self.allocate(unit)));
+                }
+            }
+            self.restoration().allocate_to_unpack += 1;
+        }
+    }
+
+    fn allocate(&self, unit: Unit) -> Action {
+        Action::Allocate { unit, is_new: self.table.is_new(unit) }
     }
 
     fn next_read(&mut self) -> Option<(u32, Action)> {

@@ -6,7 +6,7 @@ use mzcache::infer::gguf::Gguf;
 use mzcache::infer::{Part, Session, Watch};
 use mzcache::kernel::Kernels;
 use mzcache::port::opencl::Event;
-use mzcache::units::{CodecId, TokenCount};
+use mzcache::units::{ByteCount, CodecId, TokenCount};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -78,6 +78,27 @@ fn a_layer_of_one_format_is_seven_commands() {
         let many = [2, 1, 1, 1, 3];
         assert_eq!(count(&mut session, &prompt[10..40], false), (many, 1));
     }
+}
+
+#[test]
+fn queries_are_summed_for_the_first_thousand_tokens_before_the_first_eviction() {
+    let Some(platform) = platform() else { return };
+    let accelerator = platform.accelerator(None).unwrap();
+    let prompt = oracle("llama.json").prompt;
+    let mut session = open(&accelerator, "llama", CodecId::Kv4, 1);
+    let attention = attention_commands(&mut session);
+    let [with, without] = [2, 1].map(|heads| ([1, heads, attention, 1, 2], 1));
+    assert_eq!(count(&mut session, &prompt[..1], false), with);
+    session.runtime().evict(ByteCount::new(1), None).unwrap();
+    assert_eq!(count(&mut session, &prompt[1..2], false), without);
+    let mut session = open(&accelerator, "llama", CodecId::Kv4, 2);
+    for _ in 0..4 {
+        session.truncate(TokenCount::new(0)).unwrap();
+        assert_eq!(count(&mut session, &prompt[..1], false), with);
+        session.append(&prompt[1..256], 0).unwrap();
+    }
+    session.truncate(TokenCount::new(0)).unwrap();
+    assert_eq!(count(&mut session, &prompt[..1], false), without);
 }
 
 /// Makes a tensor of halves one of singles with the same values.

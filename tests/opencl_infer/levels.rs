@@ -9,7 +9,7 @@ use mzcache::port::opencl::MemoryMode;
 use mzcache::state::Stop;
 use mzcache::units::{ByteCount, CodecId, LayerIndex, TokenCount};
 
-fn evict_to(session: &Session, percent: u32, total: u64) {
+pub fn evict_to(session: &Session, percent: u32, total: u64) {
     let resident = ByteCount::new(session.runtime().stats().tally.total_bytes());
     let bytes = bytes_to_evict(resident, ByteCount::new(total), percent).unwrap();
     let report = session.runtime().evict(bytes, None).unwrap();

@@ -21,3 +21,4 @@ mod levels;
 mod lost;
 mod oracles;
 mod order;
+mod steps;

@@ -72,6 +72,9 @@ fn all_kernels() {
     let heads = layer::Heads::new(32, 250);
     layer::heads(&device, heads);
     layer::heads(&device, layer::Heads { is_half: true, has_norms: false, ..heads });
+    let queries = layer::Energy { heads: 6, kv_heads: 2, head_dim: 40, tokens: 9, is_half: false };
+    layer::energy(&device, queries);
+    layer::energy(&device, layer::Energy { tokens: 1, is_half: true, ..queries });
     layer::argmax(&device);
 }
 

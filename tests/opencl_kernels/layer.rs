@@ -3,7 +3,8 @@
 use super::device::{Chunks, Device, Table, read_floats, read_halves};
 use super::values::{Random, error, halves, wide};
 use mzcache::kernel::opencl::{
-    ARGMAX, HEADS, NOWHERE, RMS_NORM, argmax_launch, heads_launch, heads_macro, norm_launch,
+    ARGMAX, ENERGY, HEADS, NOWHERE, RMS_NORM, argmax_launch, energy_launch, heads_launch,
+    heads_macro, norm_launch,
 };
 
 /// Where the weights start in a unit's bytes.
@@ -180,6 +181,50 @@ pub fn heads(device: &Device, case: Heads) {
     assert_eq!(have, want, "{case:?}");
 }
 
+/// Queries of one batch, whose squares are added up by channel of K.
+#[derive(Clone, Copy, Debug)]
+pub struct Energy {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub tokens: usize,
+    pub is_half: bool,
+}
+
+/// Sums of the second of three layers against an oracle; the others are left alone.
+pub fn energy(device: &Device, case: Energy) {
+    let Energy { heads, kv_heads, head_dim, tokens, is_half } = case;
+    let factor = 7.0;
+    let q = Random::new(tokens as u64).normals(tokens * heads * head_dim, 2.0);
+    let (block, q) = match is_half {
+        false => (device.floats(&q), q),
+        true => (device.halves(&halves(&q)), wide(&halves(&q))),
+    };
+    let channels = kv_heads * head_dim;
+    let mut want = vec![0.0; channels];
+    for (index, value) in q.iter().enumerate() {
+        let (head, channel) = (index / head_dim % heads, index % head_dim);
+        let kv_head = head / (heads / kv_heads);
+        want[kv_head * head_dim + channel] += f64::from(factor) * f64::from(*value).powi(2);
+    }
+    let energy = device.floats(&vec![-1.0; 3 * channels]);
+    device
+        .call(ENERGY, &[heads_macro(head_dim as u32)])
+        .memory(&block)
+        .memory(&energy)
+        .u32(channels)
+        .u32(heads)
+        .u32(kv_heads)
+        .u32(tokens)
+        .f32(factor)
+        .u32(u32::from(is_half))
+        .launch(energy_launch(channels));
+    let have = read_floats(&energy);
+    let worst = error(&have[channels..2 * channels], &want);
+    assert!(worst < 1e-6, "{case:?}: {worst:e}");
+    assert!(have[..channels].iter().chain(&have[2 * channels..]).all(|value| *value == -1.0));
+}
+
 pub fn argmax(device: &Device) {
     const NONE: u32 = u32::MAX;
     let values = 700;
@@ -231,6 +276,16 @@ fn heads_are_normalised_rotated_and_stored() {
 }
 
 #[test]
+fn energies_are_the_sums_of_squared_queries() {
+    let Some(device) = Device::any() else { return };
+    for (heads, kv_heads, head_dim) in [(4, 4, 32), (9, 3, 64), (16, 8, 128), (10, 2, 40)] {
+        for (tokens, is_half) in [(1, false), (7, true), (33, false), (256, true)] {
+            energy(&device, Energy { heads, kv_heads, head_dim, tokens, is_half });
+        }
+    }
+}
+
+#[test]
 fn argmax_is_the_first_of_the_largest() {
     let Some(device) = Device::any() else { return };
     argmax(&device);
@@ -245,5 +300,7 @@ fn half_precision_and_subgroup_builds_compute_the_same_layer() {
     rms_norm(&device, 3, 576);
     heads(&device, Heads::new(64, 4095));
     heads(&device, Heads { is_half: true, ..Heads::new(128, 250) });
+    let queries = Energy { heads: 9, kv_heads: 3, head_dim: 64, tokens: 33, is_half: true };
+    energy(&device, queries);
     argmax(&device);
 }

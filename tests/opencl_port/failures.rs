@@ -42,9 +42,9 @@ fn all_but(missing: &str) -> String {
         clReleaseContext clRetainCommandQueue clReleaseCommandQueue clCreateBuffer \
         clReleaseMemObject clCreateProgramWithSource clCreateProgramWithBinary clReleaseProgram \
         clBuildProgram clGetProgramInfo clGetProgramBuildInfo clCreateKernel clReleaseKernel \
-        clSetKernelArg clGetKernelWorkGroupInfo clWaitForEvents clReleaseEvent \
-        clGetEventProfilingInfo clFlush clFinish clEnqueueReadBuffer clEnqueueWriteBuffer \
-        clEnqueueCopyBuffer clEnqueueNDRangeKernel";
+        clSetKernelArg clGetKernelWorkGroupInfo clWaitForEvents clRetainEvent \
+        clReleaseEvent clGetEventProfilingInfo clFlush clFinish clEnqueueReadBuffer \
+        clEnqueueWriteBuffer clEnqueueCopyBuffer clEnqueueNDRangeKernel";
     let define = |name: &str| format!("int {name}(void) {{ return -30; }}\n");
     let others = names.split_whitespace().filter(|name| *name != missing).map(define);
     others.chain(["int clGetPlatformIDs(void) { return -1001; }\n".to_owned()]).collect()

@@ -67,7 +67,7 @@ typedef L (*Next)(L, L, L, L, L, L, L, L, L, L);
 #define CREATES(name, status) FUNCTION(name, *(int *)(status) = fail_status; return 0)
 REFUSES(clGetPlatformIDs) REFUSES(clGetPlatformInfo)
 REFUSES(clGetDeviceIDs) REFUSES(clGetDeviceInfo)
-REFUSES(clRetainContext) REFUSES(clRetainCommandQueue)
+REFUSES(clRetainContext) REFUSES(clRetainCommandQueue) REFUSES(clRetainEvent)
 REFUSES(clBuildProgram) REFUSES(clGetProgramInfo) REFUSES(clGetProgramBuildInfo)
 REFUSES(clSetKernelArg) REFUSES(clSetKernelArgSVMPointer) REFUSES(clSetKernelExecInfo)
 REFUSES(clGetKernelWorkGroupInfo) REFUSES(clGetEventProfilingInfo)

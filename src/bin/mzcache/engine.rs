@@ -36,6 +36,9 @@ pub struct Engine {
     pub codec: CodecId,
     /// How it evicts.
     pub evict_policy: EvictPolicy,
+    /// The rates that it plans by, and the workers that unpack.
+    pub profile: Profile,
+    pub unpackers: u16,
     /// Whether an accelerator computes.
     pub is_accelerated: bool,
     steps: RefCell<StepsFile>,
@@ -68,6 +71,18 @@ impl Engine {
         console: &mut Console<'_>,
     ) -> Outcome<Engine> {
         let profile = read_profile(options.profile.as_deref(), cache, console)?;
+        Engine::open_by(profile, model_path, options, expected, cache, console)
+    }
+
+    /// The same, planning by a profile that was just measured.
+    pub fn open_by(
+        profile: Profile,
+        model_path: &Path,
+        options: &cli::Engine,
+        expected: Expected,
+        cache: &CacheDir,
+        console: &mut Console<'_>,
+    ) -> Outcome<Engine> {
         let needs = Needs { profile, logit_rows_max: 1, expected };
         Engine::open_with(model_path, options, &needs, cache, console)
     }
@@ -108,11 +123,11 @@ impl Engine {
         };
         let host = open_ports(model_path, options.maps_weights, cache)?;
         let workers = workers(threads, &options.cores.map())?;
+        let unpackers = workers.iter().filter(|w| w.all().contains(Roles::UNPACK)).count();
+        let unpackers = u16::try_from(unpackers).unwrap_or(u16::MAX);
         let codec = match options.codec {
             cli::Codec::One(codec) => codec,
             cli::Codec::Auto => {
-                let unpackers = workers.iter().filter(|w| w.all().contains(Roles::UNPACK)).count();
-                let unpackers = u16::try_from(unpackers).unwrap_or(u16::MAX);
                 let Needs { profile, expected, .. } = needs;
                 let (codec, why) = choice::choose(&model, profile, unpackers, *expected)?;
                 console.note(&why);
@@ -151,6 +166,8 @@ impl Engine {
             threads,
             codec,
             evict_policy: options.evict_policy(),
+            profile: needs.profile,
+            unpackers,
             is_accelerated,
             steps: RefCell::new(steps),
         })
@@ -279,11 +296,11 @@ fn default_threads() -> u16 {
     u16::try_from(cores.min(mzcache::limits::WORKERS_MAX)).unwrap_or(1)
 }
 
-/// Two readers keep storage busy and use little CPU, but they also unpack what was stored packed, so
-/// that many cores have more; unpackers share the cores, as far as the map has some for them. Page
-/// faults of fresh buffers take about as long as all else: the cores that a map has for them are all
-/// used, up to a bound, and a quarter of them where it has none. Workers that have a core each help
-/// where they can.
+/// Two readers keep storage busy and use little CPU, but they also unpack what was stored packed:
+/// many cores have more of them. Unpackers share the cores, as far as the map has some for them.
+/// Page faults of fresh buffers take about as long as all else: the cores that a map has for them
+/// are all used, up to a bound, and a quarter of them where it has none. Workers that have a core
+/// each help where they can.
 fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
     const WORKERS_OF_A_ROLE: usize = 6;
     let counts = WorkerCounts {

@@ -10,9 +10,10 @@ use crate::infer::Part;
 use crate::infer::cpu::ComputeConfig;
 use crate::infer::model::{Architecture, Layer};
 use crate::infer::names::Role;
-use crate::kernel::opencl::{AttentionMatrix, AttentionStream, heads_launch};
+use crate::kernel::opencl::{AttentionMatrix, AttentionStream, energy_launch, heads_launch};
 use crate::port::DeviceRegion;
 use crate::port::opencl::Block;
+use crate::units::LayerIndex;
 
 /// Work-groups of a stream for each compute unit: enough that one that ends early leaves no gap.
 const STREAM_GROUPS_PER_UNIT: u32 = 8;
@@ -75,6 +76,7 @@ impl Stage<'_> {
     /// Appends keys and values, then attends to all.
     pub(super) fn attend(
         &mut self,
+        index: LayerIndex,
         layer: &Layer,
         unit: DeviceRegion,
         chunks: &Chunks<'_>,
@@ -82,6 +84,9 @@ impl Stage<'_> {
     ) -> Result<()> {
         self.queue.part(Part::Heads);
         self.finish_heads(layer, unit, chunks, table)?;
+        if self.wants_energy {
+            self.sum_energy(index)?;
+        }
         self.queue.part(Part::Attention);
         let q = self.work.q.region();
         match self.programs.attention.sizes(self.tokens) {
@@ -122,6 +127,22 @@ impl Stage<'_> {
             .pool(chunks.pool)
             .listed(shared(chunks, chunks.tails))
             .launch(&self.queue, heads_launch(shape.heads, kv_heads, self.tokens))
+    }
+
+    /// The squares of a layer's queries by channel of K.
+    fn sum_energy(&mut self, index: LayerIndex) -> Result<()> {
+        let (shape, channels) = (self.shape, self.shape.kv_values());
+        let is_half = self.programs.attention.takes_halves(self.tokens);
+        Call::new(&mut self.programs.energy)
+            .memory(self.work.q.region())
+            .memory(self.work.energy.region())
+            .number(index.index() * channels)
+            .number(shape.heads)
+            .word(shape.kv_heads.into())
+            .number(self.tokens)
+            .float(shape.head_dim.into())
+            .word(is_half.into())
+            .launch(&self.queue, energy_launch(channels))
     }
 
     fn stream(

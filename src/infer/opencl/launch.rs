@@ -30,21 +30,19 @@ impl<'a> Commands<'a> {
     }
 
     fn run(&self, kernel: &Kernel, size: WorkSize) -> Result<()> {
-        let Some(watch) = self.watch else { return self.queue.run(kernel, size) };
-        let event = self.queue.run_after(kernel, size, &[])?;
-        watch.enqueued(self.part, kernel.name(), event);
-        Ok(())
+        match self.watch {
+            None => self.queue.run(kernel, size),
+            Some(_) => self.run_event(kernel, size).map(drop),
+        }
     }
 
-    /// The command's completion, or nothing if it has run already.
-    fn run_event(&self, kernel: &Kernel, size: WorkSize) -> Result<Option<Event>> {
-        if self.watch.is_none() {
-            return self.queue.run_after(kernel, size, &[]).map(Some);
+    /// The answer is the command's completion.
+    fn run_event(&self, kernel: &Kernel, size: WorkSize) -> Result<Event> {
+        let event = self.queue.run_after(kernel, size, &[])?;
+        if let Some(watch) = self.watch {
+            watch.enqueued(self.part, kernel.name(), event.share()?);
         }
-        // The event goes to the one who watches.
-        self.run(kernel, size)?;
-        self.queue.finish()?;
-        Ok(None)
+        Ok(event)
     }
 }
 
@@ -113,12 +111,8 @@ impl<'a> Call<'a> {
         commands.run(self.kernel, WorkSize::groups(launch.groups, launch.local))
     }
 
-    /// The same, with the command's completion: nothing if it has run already.
-    pub(super) fn launch_event(
-        self,
-        commands: &Commands<'_>,
-        launch: Launch,
-    ) -> Result<Option<Event>> {
+    /// The same, with the command's completion.
+    pub(super) fn launch_event(self, commands: &Commands<'_>, launch: Launch) -> Result<Event> {
         self.result?;
         commands.run_event(self.kernel, WorkSize::groups(launch.groups, launch.local))
     }

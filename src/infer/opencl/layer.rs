@@ -6,6 +6,7 @@ use super::launch::{Call, Commands};
 use super::product::{Matrix, Product};
 use super::programs::{Programs, lanes};
 use crate::arena::view;
+use crate::codec::Steps;
 use crate::error::{Code, Error, Result};
 use crate::infer::Part;
 use crate::infer::cpu::ComputeConfig;
@@ -33,6 +34,8 @@ pub(super) struct Activations {
     pub(super) logits: Block,
     /// Index of the largest logit of the last token.
     pub(super) best: Block,
+    /// What the last batch whose queries were of use adds up to: `[layer][kv_head][head_dim]`.
+    pub(super) energy: Block,
     pub(super) scratch: Scratch,
     /// Radians a token of each rotary pair.
     pub(super) frequencies: Block,
@@ -65,6 +68,7 @@ impl Activations {
             gated: block(shape.feed_forward * lanes_max)?,
             logits: block(shape.vocabulary * rows_max)?,
             best: block(1)?,
+            energy: block(Steps::values(&shape.kv()))?,
             scratch: Scratch::new(accelerator, &programs.attention, config, columns)?,
             frequencies,
         })
@@ -82,6 +86,8 @@ pub(super) struct Stage<'a> {
     pub(super) position: u32,
     /// Compute units of the device.
     pub(super) units: u32,
+    /// Whether the energy of queries is of use.
+    pub(super) wants_energy: bool,
 }
 
 impl<'a> Stage<'a> {

@@ -90,7 +90,7 @@ impl Stage<'_> {
         product.commands(|command| {
             let epsilon = self.shape.norm_epsilon;
             let (call, launch) = prepare(self.programs, &product, &command, epsilon);
-            done = call.launch_event(&self.queue, launch)?;
+            done = Some(call.launch_event(&self.queue, launch)?);
             Ok(())
         })?;
         Ok(done)

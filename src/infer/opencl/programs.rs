@@ -11,9 +11,9 @@ use crate::infer::names::Role;
 use crate::kernel::math::WeightType;
 use crate::kernel::opencl::{
     ARGMAX, ATTENTION_COMBINE, ATTENTION_MATRIX, ATTENTION_STREAM, ATTENTION_TILE, AttentionMatrix,
-    AttentionShape, AttentionStream, AttentionTile, FEW_TOKENS_MAX, HALF, HEADS, MATMUL_FEW,
-    MATMUL_MANY, Macro, POOL, RMS_NORM, STREAM_QUERIES_MAX, SUBGROUP, Source, Weights, few_macro,
-    heads_macro,
+    AttentionShape, AttentionStream, AttentionTile, ENERGY, FEW_TOKENS_MAX, HALF, HEADS,
+    MATMUL_FEW, MATMUL_MANY, Macro, POOL, RMS_NORM, STREAM_QUERIES_MAX, SUBGROUP, Source, Weights,
+    few_macro, heads_macro,
 };
 use crate::port::opencl::{
     BuildLog, BuildOptions, Compiler, DeviceKind, DriverFamily, Kernel, MemoryMode, Origin,
@@ -152,6 +152,7 @@ pub(super) struct Programs {
     pub(super) products: [Products; Weights::ALL.len()],
     pub(super) attention: Attention,
     pub(super) heads: Kernel,
+    pub(super) energy: Kernel,
     /// Of many tokens; products normalise a few by themselves.
     pub(super) norm: Option<Kernel>,
     pub(super) argmax: Kernel,
@@ -225,6 +226,7 @@ impl Programs {
             products: builder.products(model, config)?,
             attention: builder.attention(shape, config)?,
             heads: builder.kernel(HEADS, &[heads_macro(shape.head_dim.into())])?,
+            energy: builder.kernel(ENERGY, &[heads_macro(shape.head_dim.into())])?,
             norm: if has_many { Some(builder.kernel(RMS_NORM, &[])?) } else { None },
             argmax: builder.kernel(ARGMAX, &[])?,
             report: builder.report,

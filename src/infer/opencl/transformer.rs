@@ -7,6 +7,7 @@ use super::programs::Programs;
 use super::tables::Tables;
 use super::{Accelerator, ClOptions, ClReport};
 use crate::arena::{Arena, Sizer, view};
+use crate::codec::Steps;
 use crate::error::{Code, Error, Result};
 use crate::infer::cpu::ComputeConfig;
 use crate::infer::{DeviceMemory, Model, Watch};
@@ -50,6 +51,8 @@ struct Host {
     rows: &'static mut [f32],
     /// Bytes of logits, `[row][vocabulary]`.
     logits: &'static mut [u8],
+    /// Bytes of query energies, `[layer][kv_head][head_dim]`.
+    energy: &'static mut [u8],
 }
 
 /// A model with its kernels and the device memory to compute it.
@@ -95,7 +98,8 @@ impl ClTransformer {
         Tables::size(sizer, shape.layers.into(), columns)?;
         sizer.bytes(model.embedding.row_bytes, 1)?;
         sizer.slice::<f32>(shape.hidden * config.compute.batch_tokens_max)?;
-        sizer.bytes(logits_bytes(model, config), align_of::<f32>())
+        sizer.bytes(logits_bytes(model, config), align_of::<f32>())?;
+        sizer.bytes(energy_bytes(model), align_of::<f32>())
     }
 
     /// Builds the kernels and places the memory. `Unsupported` names what the kernels do not
@@ -119,6 +123,7 @@ impl ClTransformer {
             row_bytes: arena.bytes(model.embedding.row_bytes, 1)?,
             rows: arena.slice(model.shape.hidden * config.compute.batch_tokens_max, |_| 0.0)?,
             logits: arena.bytes(logits_bytes(&model, &config), align_of::<f32>())?,
+            energy: arena.bytes(energy_bytes(&model), align_of::<f32>())?,
         };
         Ok(ClTransformer {
             model,
@@ -145,7 +150,7 @@ impl ClTransformer {
         &self.programs.report
     }
 
-    /// Who hears of every command from now on. While somebody does, each layer is waited for.
+    /// Who hears of every command from now on.
     pub fn watch(&mut self, watch: Option<&'static dyn Watch>) {
         self.watch = watch;
     }
@@ -210,11 +215,15 @@ impl ClTransformer {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(config.batch_tokens(rest.len(), wanted.rows()));
             let wanted = if later.is_empty() { wanted } else { Wanted::Logits(0) };
-            let enqueued = self.batch(ports, now, position, wanted);
+            let wants_energy = ports.memory.wants_query_energy();
+            let enqueued = self.batch(ports, now, position, wanted, wants_energy);
             // Whatever came of it, commands that use leased memory may be under way.
             let ran = self.queue.finish();
             self.flight.release_all();
             enqueued.and(ran)?;
+            if wants_energy {
+                self.offer_energy(ports.memory, now.len())?;
+            }
             position = position.saturating_add(u32::try_from(now.len()).unwrap_or(u32::MAX));
             rest = later;
         }
@@ -227,6 +236,7 @@ impl ClTransformer {
         tokens: &[u32],
         position: u32,
         wanted: Wanted,
+        wants_energy: bool,
     ) -> Result<()> {
         self.embed(ports.rows, tokens)?;
         let model = &self.model;
@@ -241,6 +251,7 @@ impl ClTransformer {
             tokens: tokens.len(),
             position,
             units: self.units,
+            wants_energy,
         };
         stage.warm_up()?;
         for (index, layer) in (0..model.shape.layers).zip(model.layers) {
@@ -249,7 +260,7 @@ impl ClTransformer {
             stage.project(layer, unit)?;
             let chunks = self.flight.chunks(ports.memory, index, tails.end, tails.clone())?;
             let table = self.tables.update(index.index(), chunks.entries)?;
-            stage.attend(layer, unit, &chunks, table)?;
+            stage.attend(index, layer, unit, &chunks, table)?;
             let done = stage.feed_forward(layer, unit)?;
             self.flight.until(index, done);
         }
@@ -261,6 +272,22 @@ impl ClTransformer {
             Wanted::Logits(_) => Ok(()),
             Wanted::Best => stage.pick(),
         }
+    }
+
+    /// Hands over what the queries of a batch came to. After each batch, because an eviction that
+    /// makes steps of it may come from any thread, and cannot ask the device.
+    fn offer_energy(&mut self, memory: &dyn DeviceMemory, tokens: usize) -> Result<()> {
+        self.work.energy.read(0, self.host.energy)?;
+        let Some(energies) = view::numbers::<f32>(self.host.energy) else {
+            unreachable!("placed as numbers")
+        };
+        let shape = &self.model.shape;
+        let pairs = shape.architecture.rotary_pairs();
+        for (layer, energies) in (0..shape.layers).zip(energies.chunks_exact(shape.kv_values())) {
+            let layer = LayerIndex::new(layer);
+            memory.offer_query_energy(layer, pairs, tokens, &|channel| energies[channel]);
+        }
+        Ok(())
     }
 
     /// Embedding rows into the residual stream.
@@ -282,6 +309,10 @@ impl Drop for ClTransformer {
         // A lost device runs nothing any more, so an error is as good an end.
         let _lost = self.queue.finish();
     }
+}
+
+fn energy_bytes(model: &Model) -> usize {
+    Steps::values(&model.shape.kv()).saturating_mul(size_of::<f32>())
 }
 
 fn logits_bytes(model: &Model, config: &ClConfig) -> usize {

@@ -32,6 +32,9 @@ fn launches_agree_with_the_sources() {
     assert_eq!(defined(ARGMAX, "ARGMAX_WIDTH"), item(argmax_launch(1)));
     assert_eq!(defined(RMS_NORM, "NORM_WIDTH"), item(norm_launch(1)));
     assert_eq!(defined(HEADS, "HEADS_WIDTH"), item(heads_launch(1, 1, 1)));
+    assert_eq!(defined(ENERGY, "ENERGY_WIDTH"), item(energy_launch(64)));
+    let channels = defined(ENERGY, "ENERGY_CHANNELS").unwrap() as usize;
+    assert_eq!(energy_launch(5 * channels).groups, [5, 1, 1]);
     assert!(ARGMAX.pieces[1].contains(&format!("#define ARGMAX_NONE {ARGMAX_NONE:#x}u\n")));
     let stream = AttentionStream::new(shape(16, 8, 128, 8), 1 << 16).unwrap();
     assert_eq!(defined(ATTENTION_COMBINE, "COMBINE_WIDTH"), item(stream.combine_launch()));

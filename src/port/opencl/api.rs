@@ -118,6 +118,7 @@ table! {
         get_kernel_info: c"clGetKernelWorkGroupInfo" @ 40 = GetPairInfo;
         wait_for_events: c"clWaitForEvents" @ 41 =
             unsafe extern "C" fn(u32, *const Handle) -> Status;
+        retain_event: c"clRetainEvent" @ 43 = Release;
         release_event: c"clReleaseEvent" @ 44 = Release;
         get_event_times: c"clGetEventProfilingInfo" @ 45 = GetInfo;
         flush: c"clFlush" @ 46 = Release;

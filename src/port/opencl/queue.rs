@@ -372,6 +372,15 @@ pub struct Event {
 }
 
 impl Event {
+    /// Another reference to the same event.
+    pub fn share(&self) -> Result<Event> {
+        let handle = self.object.handle();
+        // SAFETY: the event is alive.
+        let status = unsafe { (self.api.retain_event)(handle) };
+        let object = Object::new("OpenCL event", handle, status, self.api.release_event)?;
+        Ok(Event { api: self.api, object })
+    }
+
     /// Waits for the command; an error if it failed.
     pub fn wait(&self) -> Result<()> {
         let handle = self.object.handle();

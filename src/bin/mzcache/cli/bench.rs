@@ -209,7 +209,8 @@ Examples:
   mzcache bench evict --model model.gguf --contexts 4096 --codec kv4
 
 Beside every time stands its bound: for each resource (storage, cores, compute, memory) the work
-that is asked of it divided by its rate as measured in the same run; the largest of these.";
+that is asked of it divided by its rate as measured in the same run; the largest of these.
+Evictions are planned by what trial restores of the same run reach, unless --profile is given.";
 
 impl BenchRestore {
     /// The levels asked for, or else these.
@@ -235,7 +236,8 @@ pub struct BenchTtft {
         default_value = "mzcache,partial_offload"
     )]
     pub systems: Vec<System>,
-    /// Write the last level's restore as a trace for Perfetto.
+    /// Write the last level's restore as a trace for Perfetto; an accelerator's commands then carry
+    /// the device's own times, in all measurements.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }

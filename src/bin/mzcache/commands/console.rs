@@ -18,6 +18,11 @@ impl<'a> Console<'a> {
         Console { out, notes, is_quiet: common.quiet }
     }
 
+    /// The same without notes and bars.
+    pub const fn quiet(&mut self) -> Console<'_> {
+        Console { out: self.out, notes: self.notes, is_quiet: true }
+    }
+
     /// Bars, unless they are not wanted.
     pub const fn bars(&self) -> Bars {
         if self.is_quiet { Bars::Hidden } else { Bars::Auto }

@@ -5,7 +5,7 @@
 
 use super::device::Device;
 use super::restore::copy_bytes_per_s;
-use super::stopwatch::{Sample, Stopwatch};
+use super::stopwatch::{Sample, Stopwatch, now};
 use super::{Report, processor};
 use crate::choice::Expected;
 use crate::cli::{self, BenchLayer as Options, Common};
@@ -117,7 +117,7 @@ fn measure(session: &mut Session, context: u32, queries: u32) -> Outcome<Measure
     for round in 0..=ROUNDS {
         watch.begin();
         session.predict(&tokens)?;
-        let round_samples = watch.take()?;
+        let round_samples = watch.take(now())?;
         if round > 0 {
             samples.extend(round_samples);
         }

@@ -1,11 +1,18 @@
 //! How long each part of a pass takes: by the accelerator's own clock where its events have one,
 //! else by the host's, which then waits for every command.
+//!
+//! Whatever the clock, moments are told on the host's. The device's is ahead of it by a constant,
+//! for as long as a pass takes: at least by what shows when a command says that it was enqueued
+//! later than the host heard of it, or that it ended after the pass was over. Over all commands
+//! the largest of these is right to within the time of one call. (Drivers that could be asked for
+//! both clocks at once are rare, and loaders pass the question on to those that cannot.)
 
 use mzcache::infer::{Part, Watch};
+use mzcache::port::Clock as _;
+use mzcache::port::linux::MonotonicClock;
 use mzcache::port::opencl::Event;
 use mzcache::units::Nanos;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// Where times come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +40,13 @@ pub struct Sample {
     pub commands: usize,
     /// What its commands took, without what is between them.
     pub took: Nanos,
-    /// From the first one's start to the last one's end, on the clock.
+    /// From the first one's start to the last one's end, on the host's clock.
     pub start: Nanos,
     pub end: Nanos,
 }
 
 enum Took {
-    Event(Event),
+    Command { event: Event, heard: Nanos },
     Times { start: Nanos, end: Nanos },
 }
 
@@ -53,24 +60,25 @@ struct State {
     marks: Vec<Mark>,
     /// Set by the first command.
     clock: Option<Clock>,
-    last: Instant,
+    last: Nanos,
+}
+
+/// On the clock of the runtime's trace.
+pub fn now() -> Nanos {
+    MonotonicClock.now()
 }
 
 /// Hears of parts, and gathers what they took.
-pub struct Stopwatch {
-    start: Instant,
-    state: Mutex<State>,
-}
+pub struct Stopwatch(Mutex<State>);
 
 impl Stopwatch {
     pub fn new() -> Stopwatch {
-        let start = Instant::now();
-        let state = State { marks: Vec::new(), clock: None, last: start };
-        Stopwatch { start, state: Mutex::new(state) }
+        let state = State { marks: Vec::new(), clock: None, last: now() };
+        Stopwatch(Mutex::new(state))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn clock(&self) -> Clock {
@@ -79,17 +87,19 @@ impl Stopwatch {
 
     /// The next part begins now.
     pub fn begin(&self) {
-        self.state().last = Instant::now();
+        self.state().last = now();
     }
 
-    /// What was heard since the last time; the pass is over.
-    pub fn take(&self) -> mzcache::Result<Vec<Sample>> {
+    /// What was heard since the last time, of a pass that was over by then.
+    pub fn take(&self, over: Nanos) -> mzcache::Result<Vec<Sample>> {
         let mut samples: Vec<Sample> = Vec::new();
-        for mark in std::mem::take(&mut self.state().marks) {
+        let marks = std::mem::take(&mut self.state().marks);
+        let ahead = ahead(&marks, over)?;
+        for mark in marks {
             let (start, end) = match mark.took {
-                Took::Event(event) => {
+                Took::Command { event, .. } => {
                     let times = event.times()?;
-                    (times.started, times.ended)
+                    (moved(times.started, ahead), moved(times.ended, ahead))
                 }
                 Took::Times { start, end } => (start, end),
             };
@@ -110,14 +120,28 @@ impl Stopwatch {
     }
 
     fn mark(&self, state: &mut State, part: Part, is_command: bool) {
-        let since = |instant: Instant| {
-            let nanos = instant.duration_since(self.start).as_nanos();
-            Nanos::new(u64::try_from(nanos).unwrap_or(u64::MAX))
-        };
-        let (start, end) = (since(state.last), since(Instant::now()));
+        let (start, end) = (state.last, now());
         state.marks.push(Mark { part, is_command, took: Took::Times { start, end } });
-        state.last = Instant::now();
+        state.last = now();
     }
+}
+
+/// By how much the device's clock is ahead of the host's.
+fn ahead(marks: &[Mark], over: Nanos) -> mzcache::Result<i64> {
+    let by = |device: Nanos, host: Nanos| device.get().cast_signed() - host.get().cast_signed();
+    let mut ahead = i64::MIN;
+    for mark in marks {
+        if let Took::Command { event, heard } = &mark.took {
+            let times = event.times()?;
+            ahead = ahead.max(by(times.queued, *heard)).max(by(times.ended, over));
+        }
+    }
+    Ok(ahead)
+}
+
+/// A moment of the device's clock on the host's.
+fn moved(time: Nanos, ahead: i64) -> Nanos {
+    Nanos::new(time.get().saturating_add_signed(ahead.saturating_neg()))
 }
 
 impl Watch for Stopwatch {
@@ -137,7 +161,8 @@ impl Watch for Stopwatch {
         });
         match clock {
             Clock::Events => {
-                state.marks.push(Mark { part, is_command: true, took: Took::Event(event) });
+                let took = Took::Command { event, heard: now() };
+                state.marks.push(Mark { part, is_command: true, took });
             }
             Clock::Wall => self.mark(&mut state, part, true),
         }
@@ -149,18 +174,22 @@ mod tests {
     use super::*;
     use mzcache::port::opencl::{Api, Block, Choice, Context, Devices, MemoryMode, Queue};
 
-    /// Two commands of one part, and what was heard of them.
+    /// Two commands of one part, and what was heard of them, all between two moments.
     fn copies(context: &Context, has_clock: bool) -> (Vec<Sample>, Clock) {
         const BYTES: usize = 1 << 20;
         let queue = Queue::new(context, has_clock).unwrap();
         let block = || Block::new(context, &queue, MemoryMode::Buffers, BYTES).unwrap();
         let (from, mut to) = (block(), block());
+        let start = now();
         let watch = Stopwatch::new();
         for _ in 0..2 {
             watch.enqueued(Part::Output, "copy", from.copy_to(&mut to, BYTES).unwrap());
         }
         queue.finish().unwrap();
-        (watch.take().unwrap(), watch.clock())
+        let over = now();
+        let samples = watch.take(over).unwrap();
+        assert!(samples.iter().all(|sample| sample.start >= start && sample.end <= over));
+        (samples, watch.clock())
     }
 
     #[test]
@@ -193,14 +222,14 @@ mod tests {
         for part in [Part::Start, Part::Project, Part::Project, Part::Heads, Part::Project] {
             watch.computed(part);
         }
-        let samples = watch.take().unwrap();
+        let samples = watch.take(now()).unwrap();
         let parts: Vec<Part> = samples.iter().map(|sample| sample.part).collect();
         assert_eq!(parts, [Part::Start, Part::Project, Part::Heads, Part::Project]);
         for sample in &samples {
             assert!(sample.end >= sample.start && sample.commands == 0);
         }
         assert!(samples.windows(2).all(|pair| pair[0].end <= pair[1].start));
-        assert_eq!(watch.take().unwrap(), []);
+        assert_eq!(watch.take(now()).unwrap(), []);
         assert_eq!(watch.clock(), Clock::Wall);
     }
 }

@@ -4,7 +4,7 @@
 use super::plot::Plot;
 use super::recorder::{Record, is_allocation};
 use super::subject::Subject;
-use super::table::{Cells, Findings, Times, ms, times};
+use super::table::{At, Cells, Findings, Times, ms, sweep, times};
 use crate::amount::Percent;
 use crate::cli::BenchRestore as Options;
 use crate::commands::Console;
@@ -16,9 +16,8 @@ use std::time::Duration;
 
 #[derive(Serialize)]
 struct Row {
-    model: String,
-    context_tokens: u32,
-    remaining_pct: f64,
+    #[serde(flatten)]
+    at: At,
     system: &'static str,
     allocation_ms: f64,
     reload_ms: f64,
@@ -35,9 +34,7 @@ impl Row {
 
 impl Cells for Row {
     fn cells(&self) -> Vec<String> {
-        vec![
-            self.context_tokens.to_string(),
-            format!("{} %", self.remaining_pct),
+        self.at.with([
             self.system.to_owned(),
             ms(self.allocation_ms),
             ms(self.reload_ms),
@@ -46,7 +43,7 @@ impl Cells for Row {
             ms(self.spread_ms),
             ms(self.bound_ms),
             times(self.sum(), self.bound_ms),
-        ]
+        ])
     }
 }
 
@@ -81,13 +78,11 @@ impl Taken {
         self.sum.push(allocation + reload + prefill);
     }
 
-    fn row(self, subject: &Subject, context_tokens: u32, level: Percent, system: Name) -> Row {
+    fn row(self, at: At, system: &'static str) -> Row {
         let [allocation_ms, reload_ms, prefill_ms] =
             [self.allocation, self.reload, self.prefill].map(|times| Times::of(times).median_ms);
         Row {
-            model: subject.name(),
-            context_tokens,
-            remaining_pct: level.get(),
+            at,
             system,
             allocation_ms,
             reload_ms,
@@ -98,16 +93,10 @@ impl Taken {
     }
 }
 
-type Name = &'static str;
-
 pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let mut rows = Vec::new();
-    for context in &options.contexts {
-        subject.fill(*context, console)?;
-        for level in options.levels_or(&[Percent::HALF]) {
-            rows.extend(measure(subject, options, *context, level)?);
-        }
-    }
+    let rows = sweep(subject, options, &[Percent::HALF], console, |subject, at, level| {
+        measure(subject, options.rounds, at, level)
+    })?;
     let bars = rows.iter().flat_map(|row| {
         let parts = [
             ("allocation", row.allocation_ms),
@@ -127,14 +116,9 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
     .report(options, console)
 }
 
-fn measure(
-    subject: &mut Subject,
-    options: &Options,
-    context_tokens: u32,
-    level: Percent,
-) -> Outcome<[Row; 2]> {
+fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcome<[Row; 2]> {
     let (mut ours, mut offload) = (Taken::default(), Taken::default());
-    for _ in 0..options.rounds {
+    for _ in 0..rounds {
         subject.evict_to(level, subject.policy())?;
         ours.bound_ms = subject.bound().ms;
         offload.bound_ms = ours.bound_ms;
@@ -149,10 +133,8 @@ fn measure(
         let (_, prefill) = subject.partial_offload(level)?;
         offload.add(&subject.recorder.read(), prefill);
     }
-    Ok([
-        ours.row(subject, context_tokens, level, "mzcache, no overlap"),
-        offload.row(subject, context_tokens, level, "partial offload"),
-    ])
+    let ours = ours.row(at.clone(), "mzcache, no overlap");
+    Ok([ours, offload.row(at, "partial offload")])
 }
 
 /// Where allocation came first, its span and that of the rest; where one thread did one thing

@@ -3,7 +3,7 @@
 
 use super::plot::Plot;
 use super::subject::Subject;
-use super::table::{Cells, Findings, Times, ms, times};
+use super::table::{At, Cells, Findings, Times, ms, sweep, times};
 use crate::amount::Percent;
 use crate::cli::{BenchRestore as Options, Overlap};
 use crate::commands::Console;
@@ -41,9 +41,8 @@ struct Choice {
 
 #[derive(Serialize)]
 struct Row {
-    model: String,
-    context_tokens: u32,
-    remaining_pct: f64,
+    #[serde(flatten)]
+    at: At,
     #[serde(flatten)]
     name: Name,
     ttft_ms: f64,
@@ -53,15 +52,13 @@ struct Row {
 
 impl Cells for Row {
     fn cells(&self) -> Vec<String> {
-        vec![
-            self.context_tokens.to_string(),
-            format!("{} %", self.remaining_pct),
+        self.at.with([
             self.name.text().to_owned(),
             ms(self.ttft_ms),
             ms(self.spread_ms),
             ms(self.bound_ms),
             times(self.ttft_ms, self.bound_ms),
-        ]
+        ])
     }
 }
 
@@ -98,13 +95,9 @@ fn run(
     title: &'static str,
     choices: &dyn Fn(u16) -> Vec<Choice>,
 ) -> Outcome<()> {
-    let mut rows = Vec::new();
-    for context in &options.contexts {
-        subject.fill(*context, console)?;
-        for level in options.levels_or(&[Percent::HALF]) {
-            rows.extend(measure(subject, options.rounds, *context, level, choices)?);
-        }
-    }
+    let rows = sweep(subject, options, &[Percent::HALF], console, |subject, at, level| {
+        measure(subject, options.rounds, at, level, choices)
+    })?;
     let bars = rows.iter().map(|row| (row.name.text().to_owned(), row.ttft_ms)).collect();
     Findings {
         bench,
@@ -121,7 +114,7 @@ fn run(
 fn measure(
     subject: &mut Subject,
     rounds: u16,
-    context_tokens: u32,
+    at: At,
     level: Percent,
     choices: &dyn Fn(u16) -> Vec<Choice>,
 ) -> Outcome<Vec<Row>> {
@@ -134,18 +127,9 @@ fn measure(
             taken.push(ask(subject, choice.overlap)?);
         }
     }
-    let model = subject.name();
     let rows = named.into_iter().zip(taken).map(|(choice, (taken, bound_ms))| {
         let Times { median_ms, spread_ms } = Times::of(taken);
-        Row {
-            model: model.clone(),
-            context_tokens,
-            remaining_pct: level.get(),
-            name: choice.name,
-            ttft_ms: median_ms,
-            spread_ms,
-            bound_ms,
-        }
+        Row { at: at.clone(), name: choice.name, ttft_ms: median_ms, spread_ms, bound_ms }
     });
     Ok(rows.collect())
 }

@@ -4,7 +4,7 @@
 
 use super::plot::Plot;
 use super::subject::{Subject, rate};
-use super::table::{Cells, Findings, Times, ms, times};
+use super::table::{At, Cells, Findings, Times, ms, sweep, times};
 use crate::amount::{Percent, Size};
 use crate::cli::BenchRestore as Options;
 use crate::commands::Console;
@@ -14,9 +14,8 @@ use std::time::Duration;
 
 #[derive(Serialize)]
 struct Row {
-    model: String,
-    context_tokens: u32,
-    remaining_pct: f64,
+    #[serde(flatten)]
+    at: At,
     bytes_asked: u64,
     bytes_freed: u64,
     /// By how much the process shrank; not known where a device has memory of its own.
@@ -32,9 +31,7 @@ impl Cells for Row {
         let measured = self
             .bytes_measured
             .map_or("-".to_owned(), |bytes| Size(u64::try_from(bytes).unwrap_or(0)).to_string());
-        vec![
-            self.context_tokens.to_string(),
-            format!("{} %", self.remaining_pct),
+        self.at.with([
             Size(self.bytes_asked).to_string(),
             Size(self.bytes_freed).to_string(),
             measured,
@@ -43,7 +40,7 @@ impl Cells for Row {
             format!("{:.0}", self.mb_per_s),
             ms(self.bound_ms),
             times(self.ms, self.bound_ms),
-        ]
+        ])
     }
 }
 
@@ -61,14 +58,10 @@ const COLUMNS: [&str; 10] = [
 ];
 
 pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let mut rows = Vec::new();
-    for context in &options.contexts {
-        subject.fill(*context, console)?;
-        for level in options.levels_or(&Percent::LEVELS) {
-            rows.push(measure(subject, options, *context, level)?);
-        }
-    }
-    let line = rows.iter().map(|row| (row.remaining_pct, row.ms)).collect();
+    let rows = sweep(subject, options, &Percent::LEVELS, console, |subject, at, level| {
+        measure(subject, options.rounds, at, level).map(Some)
+    })?;
+    let line = rows.iter().map(|row| (row.at.remaining_pct, row.ms)).collect();
     Findings {
         bench: "evict",
         about: subject.name(),
@@ -80,16 +73,11 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
     .report(options, console)
 }
 
-fn measure(
-    subject: &Subject,
-    options: &Options,
-    context_tokens: u32,
-    level: Percent,
-) -> Outcome<Row> {
+fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
     let mut taken = Vec::new();
     let mut last = None;
     let mut bound_ms = 0.0;
-    for _ in 0..options.rounds {
+    for _ in 0..rounds {
         // What is on flash already is dropped and not written again: as in daily use, but not what
         // is measured here.
         subject.renew()?;
@@ -104,9 +92,7 @@ fn measure(
         last.map_or((0, 0), |report| (report.booked.asked.get(), report.booked.freed.get()));
     let seconds = Duration::from_secs_f64(times.median_ms / 1e3);
     Ok(Row {
-        model: subject.name(),
-        context_tokens,
-        remaining_pct: level.get(),
+        at,
         bytes_asked: asked,
         bytes_freed: freed,
         bytes_measured: last.and_then(|report| report.measured),

@@ -5,8 +5,9 @@
 //! ours when apps want that memory.
 //!
 //! `subject` is the model under measurement, `rates` and `bound` say how fast it could be at best,
-//! `recorder` hears what the runtime does when, `table` is how everything is printed, `plot` drawn
-//! and `trace` written for Perfetto. Each bench repeats and reports medians and spreads.
+//! `trial` by which rates its evictions are planned, `recorder` hears what the runtime does when,
+//! `table` is how contexts and levels are gone through and everything is printed, `plot` drawn and
+//! `trace` written for Perfetto. Each bench repeats and reports medians and spreads.
 
 mod bound;
 mod breakdown;
@@ -21,6 +22,7 @@ mod recorder;
 mod subject;
 mod table;
 mod trace;
+mod trial;
 mod ttft;
 
 use crate::cli::{BenchPressure, BenchRestore, BenchTtft, Common, PagedModel};

@@ -1,17 +1,19 @@
 //! Figure 12: both ways back at once, beside one after the other, by level.
 //!
 //! Restored without a question. In parallel, each path's time is from the restore's start to its
-//! last action's end. One after the other, workers may first only unpack, then only read; fresh
-//! buffers are taken meanwhile either way.
+//! last action's end. How far apart both end is told where the eviction promised balance: before it
+//! came to its last stages, in which one path has to take what is left. One after the other,
+//! workers may first only unpack, then only read; fresh buffers are taken meanwhile either way.
 
 use super::plot::Plot;
 use super::recorder::{is_reading, is_unpacking};
 use super::subject::Subject;
-use super::table::{Cells, Findings, Times, ms, times};
+use super::table::{At, Cells, Findings, Times, median, ms, sweep, times};
 use crate::amount::Percent;
 use crate::cli::BenchRestore as Options;
 use crate::commands::Console;
 use crate::failure::Outcome;
+use mzcache::policy::Stage;
 use mzcache::state::Roles;
 use mzcache::units::Nanos;
 use serde::Serialize;
@@ -19,15 +21,16 @@ use std::time::{Duration, Instant};
 
 #[derive(Serialize)]
 struct Row {
-    model: String,
-    context_tokens: u32,
-    remaining_pct: f64,
+    #[serde(flatten)]
+    at: At,
     /// When the last chunk was unpacked, both paths at work.
     ram_ms: f64,
     /// When the last read ended, both paths at work.
     flash_ms: f64,
     parallel_ms: f64,
     spread_ms: f64,
+    /// By how much of the longer one both paths end apart, where balance is promised.
+    apart_pct: Option<f64>,
     /// Each path alone.
     ram_alone_ms: f64,
     flash_alone_ms: f64,
@@ -37,11 +40,10 @@ struct Row {
 
 impl Cells for Row {
     fn cells(&self) -> Vec<String> {
-        vec![
-            self.context_tokens.to_string(),
-            format!("{} %", self.remaining_pct),
+        self.at.with([
             ms(self.ram_ms),
             ms(self.flash_ms),
+            self.apart_pct.map_or("-".to_owned(), |apart| format!("{apart:.0} %")),
             ms(self.parallel_ms),
             ms(self.spread_ms),
             ms(self.bound_ms),
@@ -49,15 +51,16 @@ impl Cells for Row {
             ms(self.ram_alone_ms),
             ms(self.flash_alone_ms),
             ms(self.sequential_ms),
-        ]
+        ])
     }
 }
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
     "context",
     "remaining",
     "RAM",
     "flash",
+    "apart",
     "parallel",
     "spread",
     "bound",
@@ -74,21 +77,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Taken {
     ram: Vec<Duration>,
     flash: Vec<Duration>,
+    apart_pct: Vec<f64>,
     parallel: Vec<Duration>,
     ram_alone: Vec<Duration>,
     flash_alone: Vec<Duration>,
 }
 
 pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let mut rows = Vec::new();
-    for context in &options.contexts {
-        subject.fill(*context, console)?;
-        for level in options.levels_or(&Percent::LEVELS) {
-            rows.push(measure(subject, options, *context, level)?);
-        }
-    }
+    let rows = sweep(subject, options, &Percent::LEVELS, console, |subject, at, level| {
+        measure(subject, options.rounds, at, level).map(Some)
+    })?;
     let series = |name: &'static str, value: fn(&Row) -> f64| {
-        (name.to_owned(), rows.iter().map(|row| (row.remaining_pct, value(row))).collect())
+        (name.to_owned(), rows.iter().map(|row| (row.at.remaining_pct, value(row))).collect())
     };
     let lines = vec![
         series("RAM", |row| row.ram_ms),
@@ -107,16 +107,13 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
     .report(options, console)
 }
 
-fn measure(
-    subject: &Subject,
-    options: &Options,
-    context_tokens: u32,
-    level: Percent,
-) -> Outcome<Row> {
+fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
     let mut taken = Taken::default();
-    let mut bound_ms = 0.0;
-    for _ in 0..options.rounds {
-        subject.evict_to(level, subject.policy())?;
+    let (mut bound_ms, mut is_balanced) = (0.0, false);
+    for _ in 0..rounds {
+        let report = subject.evict_to(level, subject.policy())?;
+        let is_packed = subject.engine.session.runtime().stats().tally.on_ram > 0;
+        is_balanced = is_packed && report.booked.stage <= Stage::KvAndW;
         bound_ms = subject.restore_bound().ms;
         in_parallel(subject, &mut taken)?;
         subject.evict_to(level, subject.policy())?;
@@ -127,13 +124,12 @@ fn measure(
         [taken.ram, taken.flash, taken.ram_alone, taken.flash_alone]
             .map(|times| Times::of(times).median_ms);
     Ok(Row {
-        model: subject.name(),
-        context_tokens,
-        remaining_pct: level.get(),
+        at,
         ram_ms: ram,
         flash_ms: flash,
         parallel_ms: parallel.median_ms,
         spread_ms: parallel.spread_ms,
+        apart_pct: is_balanced.then(|| median(taken.apart_pct)),
         ram_alone_ms: ram_alone,
         flash_alone_ms: flash_alone,
         sequential_ms: ram_alone + flash_alone,
@@ -149,8 +145,11 @@ fn in_parallel(subject: &Subject, taken: &mut Taken) -> Outcome<()> {
     let until = |end: Option<(Nanos, Nanos)>| {
         end.map_or(Duration::ZERO, |(_, end)| Duration::from_nanos(end.since(start).get()))
     };
-    taken.ram.push(until(record.span(is_unpacking)));
-    taken.flash.push(until(record.span(is_reading)));
+    let (ram, flash) = (until(record.span(is_unpacking)), until(record.span(is_reading)));
+    let apart = ram.abs_diff(flash).as_secs_f64() / ram.max(flash).as_secs_f64().max(1e-9);
+    taken.apart_pct.push(100.0 * apart);
+    taken.ram.push(ram);
+    taken.flash.push(flash);
     Ok(())
 }
 
@@ -179,13 +178,12 @@ mod tests {
     #[test]
     fn columns_and_cells_agree() {
         let row = Row {
-            model: String::new(),
-            context_tokens: 1,
-            remaining_pct: 50.0,
+            at: At::default(),
             ram_ms: 1.0,
             flash_ms: 2.0,
             parallel_ms: 2.0,
             spread_ms: 0.1,
+            apart_pct: Some(50.0),
             ram_alone_ms: 1.0,
             flash_alone_ms: 1.5,
             sequential_ms: 2.5,

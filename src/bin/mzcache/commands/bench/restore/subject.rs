@@ -4,6 +4,7 @@
 use super::bound::{Bound, Work};
 use super::rates::{MeasureRates, Rates};
 use super::recorder::{Recorder, is_allocation};
+use super::trial;
 use crate::amount::{Amount, Percent};
 use crate::baseline;
 use crate::choice::Expected;
@@ -14,11 +15,9 @@ use crate::failure::{Failure, Outcome};
 use crate::paths::CacheDir;
 use crate::synthetic;
 use mzcache::policy::Scheme;
-use mzcache::port::Clock;
-use mzcache::port::linux::MonotonicClock;
 use mzcache::runtime::{Overlap, Report};
 use mzcache::state::EvictPolicy;
-use mzcache::units::{ByteCount, Nanos, TokenCount, Unit};
+use mzcache::units::{ByteCount, TokenCount, Unit};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -54,7 +53,8 @@ pub fn model_path(
 }
 
 impl Subject {
-    /// Opens the model and measures the rates that bound it.
+    /// Opens the model and measures the rates that bound it, and those that it plans evictions by
+    /// unless a profile was named: the balance of the two ways back is no better than these.
     pub fn open(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Outcome<Self> {
         let path = model_path(options, cache, console)?;
         let recorder: &'static Recorder = Box::leak(Box::new(Recorder::new()));
@@ -65,21 +65,32 @@ impl Subject {
         };
         let engine_options = cli::Engine { trace: Some(recorder), ..options.engine.clone() };
         let engine = Engine::open(&path, &engine_options, expected, cache, console)?;
-        let question = question(&engine, options.queries);
         console.note("measuring rates of this machine");
-        let measure = MeasureRates { path: &path, engine: &engine, cache };
-        let rates = measure.all()?;
-        Ok(Subject {
+        let rates = MeasureRates { path: &path, engine: &engine, cache }.all()?;
+        let subject = Subject {
+            question: question(&engine, options.queries),
             engine,
             recorder,
             rates,
             path,
-            question,
             context: TokenCount::new(0),
             total: 0,
             weights: 0,
             in_memory: Duration::ZERO,
-        })
+        };
+        if options.engine.profile.is_some() {
+            return Ok(subject);
+        }
+        let profile = trial::profile(&subject, expected.tokens)?;
+        console.note(&trial::describe(&profile, &subject.engine));
+        // The model's memory goes back before it is taken anew.
+        let Subject { engine, path, question, .. } = subject;
+        let codec = cli::Codec::One(engine.codec);
+        drop(engine);
+        let engine_options = cli::Engine { codec, ..engine_options };
+        let quiet = &mut console.quiet();
+        let engine = Engine::open_by(profile, &path, &engine_options, expected, cache, quiet)?;
+        Ok(Subject { engine, path, question, ..subject })
     }
 
     /// The model file.
@@ -129,20 +140,21 @@ impl Subject {
         runtime.begin_pass(self.context)?;
         runtime.set_overlap(Overlap::all());
         let record = self.recorder.read();
-        let shape = self.engine.session.model().shape.kv();
-        let units = &self.engine.session.model().units;
-        let bytes =
-            record.acts.iter().filter(|act| is_allocation(&act.action)).map(|act| {
-                match act.action.unit() {
-                    Unit::Weights(layer) => units.get(layer.index()).map_or(0, |unit| unit.bytes()),
-                    Unit::Kv(_) => shape.chunk_bytes() as u64,
-                }
-            });
-        let bytes: u64 = bytes.sum();
+        let allocations = record.acts.iter().filter(|act| is_allocation(&act.action));
+        let bytes = allocations.map(|act| self.unit_bytes(act.action.unit())).sum();
         let took = record.total(is_allocation);
         let found = rate(bytes, Duration::from_nanos(took.get()));
         self.rates.allocate = self.rates.allocate.max(found);
         Ok(())
+    }
+
+    /// Bytes of a unit's buffer.
+    pub fn unit_bytes(&self, unit: Unit) -> u64 {
+        let model = self.engine.session.model();
+        match unit {
+            Unit::Weights(layer) => model.units.get(layer.index()).map_or(0, |unit| unit.bytes()),
+            Unit::Kv(_) => model.shape.kv().chunk_bytes() as u64,
+        }
     }
 
     /// How the engine was told to evict.
@@ -156,7 +168,7 @@ impl Subject {
         self.evict_bytes(bytes, policy)
     }
 
-    fn evict_bytes(&self, bytes: u64, policy: EvictPolicy) -> Outcome<Report> {
+    pub fn evict_bytes(&self, bytes: u64, policy: EvictPolicy) -> Outcome<Report> {
         let report = self.engine.session.runtime().evict_by(policy, ByteCount::new(bytes), None)?;
         if let Some(error) = report.booked.error {
             return Err(Failure::from(error).about("while evicting"));
@@ -220,11 +232,6 @@ impl Subject {
         let runtime = self.engine.session.runtime();
         runtime.truncate(TokenCount::new(0))?;
         super::super::context::fill(&self.engine.session, self.context.get())
-    }
-
-    /// On the clock of the runtime's trace.
-    pub fn now(&self) -> Nanos {
-        MonotonicClock.now()
     }
 
     fn work(&self, with_answer: bool) -> Work {

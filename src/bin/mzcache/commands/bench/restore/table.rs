@@ -1,7 +1,10 @@
-//! How these benches report: a table or JSON on the output, both and a plot as files with `--out`.
+//! How these benches go through contexts and levels, and how they report: a table or JSON on the
+//! output, both and a plot as files with `--out`.
 
 use super::super::Report;
 use super::plot::Plot;
+use super::subject::Subject;
+use crate::amount::Percent;
 use crate::cli::BenchRestore as Options;
 use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
@@ -9,6 +12,41 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
+
+/// Where a row was measured, which it begins with.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct At {
+    model: String,
+    context_tokens: u32,
+    pub remaining_pct: f64,
+}
+
+impl At {
+    /// Its own cells, and those behind them.
+    pub fn with<const N: usize>(&self, cells: [String; N]) -> Vec<String> {
+        let own = [self.context_tokens.to_string(), format!("{} %", self.remaining_pct)];
+        own.into_iter().chain(cells).collect()
+    }
+}
+
+/// The rows of each context that the options name, at the levels that they name or at these.
+pub fn sweep<Row, Rows: IntoIterator<Item = Row>>(
+    subject: &mut Subject,
+    options: &Options,
+    levels: &[Percent],
+    console: &mut Console<'_>,
+    mut measure: impl FnMut(&mut Subject, At, Percent) -> Outcome<Rows>,
+) -> Outcome<Vec<Row>> {
+    let mut rows = Vec::new();
+    for context_tokens in options.contexts.iter().copied() {
+        subject.fill(context_tokens, console)?;
+        for level in options.levels_or(levels) {
+            let (model, remaining_pct) = (subject.name(), level.get());
+            rows.extend(measure(subject, At { model, context_tokens, remaining_pct }, level)?);
+        }
+    }
+    Ok(rows)
+}
 
 /// A finished bench.
 pub struct Findings<'a, Row> {
@@ -79,6 +117,12 @@ impl Times {
     }
 }
 
+/// The one in the middle; 0 of none.
+pub fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_unstable_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
+}
+
 pub fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -107,6 +151,7 @@ mod tests {
         assert_eq!(of(&[5, 1, 9]), Times { median_ms: 5.0, spread_ms: 8.0 });
         assert_eq!(of(&[4]), Times { median_ms: 4.0, spread_ms: 0.0 });
         assert_eq!(of(&[]), Times::default());
+        assert_eq!((median(vec![3.0, 1.0, 2.0]), median(vec![])), (2.0, 0.0));
         assert_eq!((times(3.0, 2.0), times(3.0, 0.0)), ("1.50x".to_owned(), "-".to_owned()));
     }
 }

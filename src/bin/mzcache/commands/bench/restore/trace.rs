@@ -1,9 +1,11 @@
 //! One restore as a trace that Perfetto opens (the JSON of Chrome's Trace Event Format).
 //!
-//! A track for each worker, one for compute, one for the accelerator's queue where there is one;
-//! gates are flows from where they opened to the layer that waited for them.
+//! A track for each worker, one for the answer as its caller sees it, and one for what computes:
+//! the processor, or the accelerator's queue by the times that the device gives its commands,
+//! moved to the host's clock. Gates are flows from where they opened to the layer that waited for
+//! them.
 
-use super::super::stopwatch::{Clock, Sample, Stopwatch};
+use super::super::stopwatch::{Clock, Sample, Stopwatch, now};
 use super::recorder::Record;
 use super::subject::Subject;
 use super::table::write;
@@ -16,7 +18,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Tracks that are no workers.
-const COMPUTE: usize = 1000;
+const CALLER: usize = 1000;
+const COMPUTE: usize = 1001;
 
 /// Evicts, answers, and writes what happened meanwhile.
 pub fn write_restore(subject: &mut Subject, level: Percent, path: &Path) -> Outcome<()> {
@@ -24,25 +27,28 @@ pub fn write_restore(subject: &mut Subject, level: Percent, path: &Path) -> Outc
     let watch: &'static Stopwatch = Box::leak(Box::new(Stopwatch::new()));
     subject.engine.session.watch(Some(watch));
     subject.recorder.clear();
-    let start = subject.now();
+    let start = now();
     watch.begin();
     let answered = subject.ask();
-    let end = subject.now();
+    let end = now();
     subject.engine.session.watch(None);
     answered?;
-    let mut samples = watch.take()?;
-    if watch.clock() == Clock::Events {
-        // The device's clock is another one: its last command ended when the answer was there.
-        shift(&mut samples, end.since(start));
-    }
+    let samples = watch.take(end)?;
     let record = subject.recorder.read();
-    let events = events(&record, &samples, watch.clock(), start);
+    let events = events(&record, &samples, watch.clock(), (start, end));
     let trace = json!({ "displayTimeUnit": "ms", "traceEvents": events });
     write(path, &format!("{trace}\n"))
 }
 
-fn events(record: &Record, samples: &[Sample], clock: Clock, start: Nanos) -> Vec<Value> {
-    let mut events = Vec::new();
+/// What happened from the question to its answer.
+fn events(
+    record: &Record,
+    samples: &[Sample],
+    clock: Clock,
+    (start, end): (Nanos, Nanos),
+) -> Vec<Value> {
+    let mut events = vec![name(CALLER, "caller")];
+    events.push(span("answer", CALLER, Nanos::new(0), end.since(start)));
     let workers = record.acts.iter().map(|act| act.worker).max().map_or(0, |last| last + 1);
     for worker in 0..workers {
         let does = record.acts.iter().find(|act| act.worker == worker);
@@ -72,15 +78,6 @@ fn events(record: &Record, samples: &[Sample], clock: Clock, start: Nanos) -> Ve
     events
 }
 
-/// Moves samples so that the last one ends then.
-fn shift(samples: &mut [Sample], end: Nanos) {
-    let Some(last) = samples.iter().map(|sample| sample.end).max() else { return };
-    for sample in samples {
-        let moved = |time: Nanos| Nanos::new(end.get().saturating_sub(last.since(time).get()));
-        (sample.start, sample.end) = (moved(sample.start), moved(sample.end));
-    }
-}
-
 #[derive(Default)]
 struct Layers {
     /// Title, begin since the start, duration.
@@ -97,7 +94,7 @@ fn layers(record: &Record, samples: &[Sample], start: Nanos) -> Layers {
         if sample.part == Part::Project {
             layer = Some(layer.map_or(0, |layer: u16| layer + 1));
         }
-        let mut begin = sample.start;
+        let (mut begin, end) = (sample.start.since(start), sample.end.since(start));
         let kind = match sample.part {
             Part::Project => Some(Kind::Weights),
             Part::Heads => Some(Kind::Kv),
@@ -109,14 +106,17 @@ fn layers(record: &Record, samples: &[Sample], start: Nanos) -> Layers {
         });
         if let Some(opening) = opening {
             let now = opening.now.since(start);
-            if now > begin && now < sample.end {
+            if now > begin && now < end {
                 begin = now;
             }
             layers.flows.push(((opener(record, opening.now), now), begin));
         }
-        let number = layer.map_or(String::new(), |layer| format!(" {layer}"));
-        let title = format!("{:?}{number}", sample.part);
-        layers.spans.push((title, begin, sample.end.since(begin)));
+        let part = sample.part;
+        let title = match layer.filter(|_| part != Part::Head) {
+            Some(layer) => format!("{part:?} {layer}"),
+            None => format!("{part:?}"),
+        };
+        layers.spans.push((title, begin, end.since(begin)));
     }
     layers
 }
@@ -189,31 +189,35 @@ mod tests {
         let act = Act { worker: 1, action, has_failed: false, start: at(101), end: at(104) };
         let opening = Opening { layer, kind: Kind::Weights, now: at(105) };
         let record = Record { acts: vec![act], openings: vec![opening] };
-        let sample = |part, start, end| Sample {
+        let sample = |part, start: u64, end: u64| Sample {
             part,
             commands: 0,
             took: at(end - start),
-            start: at(start),
-            end: at(end),
+            start: at(100 + start),
+            end: at(100 + end),
         };
         let samples = [sample(Part::Start, 0, 1), sample(Part::Project, 1, 8)];
-        let events = events(&record, &samples, Clock::Wall, at(100));
+        let events = events(&record, &samples, Clock::Wall, (at(100), at(109)));
         let of = |phase: &str| -> Vec<&Value> {
             events.iter().filter(|event| event["ph"] == phase).collect()
         };
-        assert_eq!(of("M").len(), 3);
+        assert_eq!(of("M").len(), 4);
         let spans = of("X");
         assert_eq!(
-            (spans[0]["name"].as_str(), spans[0]["tid"].as_u64()),
+            (spans[0]["name"].as_str(), spans[0]["dur"].as_f64()),
+            (Some("answer"), Some(9e3))
+        );
+        assert_eq!(
+            (spans[1]["name"].as_str(), spans[1]["tid"].as_u64()),
             (Some("read weights 0"), Some(1))
         );
-        assert_eq!((spans[0]["ts"].as_f64(), spans[0]["dur"].as_f64()), (Some(1e3), Some(3e3)));
+        assert_eq!((spans[1]["ts"].as_f64(), spans[1]["dur"].as_f64()), (Some(1e3), Some(3e3)));
         // The projection waited for the gate, which opened 5 ms after the start.
         assert_eq!(
-            (spans[2]["name"].as_str(), spans[2]["ts"].as_f64()),
+            (spans[3]["name"].as_str(), spans[3]["ts"].as_f64()),
             (Some("Project 0"), Some(5e3))
         );
-        assert_eq!(spans[2]["dur"].as_f64(), Some(3e3));
-        assert_eq!((of("s")[0]["tid"].as_u64(), of("f")[0]["tid"].as_u64()), (Some(1), Some(1000)));
+        assert_eq!(spans[3]["dur"].as_f64(), Some(3e3));
+        assert_eq!((of("s")[0]["tid"].as_u64(), of("f")[0]["tid"].as_u64()), (Some(1), Some(1001)));
     }
 }

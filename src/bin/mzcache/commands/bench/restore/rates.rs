@@ -8,7 +8,7 @@ use crate::paths::{self, CacheDir};
 use indicatif::ProgressBar;
 use mzcache::codec::codec;
 use mzcache::kernel::Kernels;
-use mzcache::limits::IO_ALIGN;
+use mzcache::limits::{IO_ALIGN, PART_BYTES_MIN};
 use mzcache::port::Storage;
 use mzcache::port::linux::{File, host_cpu};
 use std::path::Path;
@@ -36,7 +36,7 @@ pub struct Rates {
 /// More than one layer, less than a long wait.
 const READ_BYTES: u64 = 512 << 20;
 const COPY_BYTES: usize = 256 << 20;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 
 /// Measures them.
 pub struct MeasureRates<'a> {
@@ -48,7 +48,15 @@ pub struct MeasureRates<'a> {
 impl MeasureRates<'_> {
     pub fn all(&self) -> Outcome<Rates> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (read, read_cpu_seconds_per_byte) = self.read()?;
+        let swap = self.swap_file()?;
+        let bytes = READ_BYTES_MIN.max(128 << 20);
+        let write = per_second(write_rate(&swap, bytes, &ProgressBar::hidden())?);
+        // Two files may lie on storage in different ways; what one of them gives, it can give.
+        let model = File::open_model(&paths::c_path(self.path)?)?;
+        let read = best_read(&model, model.length()?.min(READ_BYTES))?;
+        let read_of_swap = best_read(&swap, bytes)?;
+        let (read, read_cpu_seconds_per_byte) =
+            if read.0 > read_of_swap.0 { read } else { read_of_swap };
         let shape = self.engine.session.model().shape.kv();
         let kernels = Kernels::select(host_cpu());
         let budget = Duration::from_millis(300);
@@ -56,7 +64,7 @@ impl MeasureRates<'_> {
         Ok(Rates {
             read,
             read_cpu_seconds_per_byte,
-            write: self.write()?,
+            write,
             unpack: per_second(codec.unpack_bytes_per_second),
             pack: per_second(codec.pack_bytes_per_second),
             allocate: f64::INFINITY,
@@ -65,41 +73,42 @@ impl MeasureRates<'_> {
         })
     }
 
-    /// The model file from its start, by one, two and four at a time; the best of it.
-    fn read(&self) -> Outcome<(f64, f64)> {
-        let file = File::open_model(&paths::c_path(self.path)?)?;
-        let bytes = file.length()?.min(READ_BYTES);
+    /// A file that goes with the process.
+    fn swap_file(&self) -> Outcome<File> {
+        let path = self.cache.root().join(format!("rate-{}", std::process::id()));
+        let file = File::create_swap(&paths::c_path(&path)?);
+        let removed = std::fs::remove_file(&path);
+        let file = file.map_err(|error| Failure::from(error).about(path.display()))?;
+        removed.map_err(|error| Failure::file("remove", &path, &error))?;
+        Ok(file)
+    }
+}
+
+/// A file from its start, in requests of two sizes, by one, two and four at a time: the best rate,
+/// and seconds of the cores a byte.
+fn best_read(file: &File, bytes: u64) -> Outcome<(f64, f64)> {
+    let mut best = (0.0, 0.0);
+    for largest in [PART_BYTES_MIN, REQUEST_BYTES as u64] {
         // Of a small model, smaller requests, so that there are some to share.
         let smallest = IO_ALIGN as u64;
-        let request = (bytes / 8 / smallest * smallest).clamp(smallest, REQUEST_BYTES as u64);
+        let request = (bytes / 8 / smallest * smallest).clamp(smallest, largest);
         let total = bytes / request * request;
         if total == 0 {
             return Err(Failure::new("the model file is too small to measure reads with"));
         }
-        let mut best = (0.0, 0.0);
         for threads in [1, 2, 4] {
             for _ in 0..ROUNDS {
                 let cpu = cpu_time();
                 let start = Instant::now();
-                read_all(&file, total, request, threads)?;
+                read_all(file, total, request, threads)?;
                 let found = rate(total, start.elapsed());
                 if found > best.0 {
                     best = (found, 1.0 / rate(total, cpu_time().saturating_sub(cpu)));
                 }
             }
         }
-        Ok(best)
     }
-
-    fn write(&self) -> Outcome<f64> {
-        let path = self.cache.root().join(format!("rate-{}", std::process::id()));
-        let file = File::create_swap(&paths::c_path(&path)?);
-        let removed = std::fs::remove_file(&path);
-        let file = file.map_err(|error| Failure::from(error).about(path.display()))?;
-        removed.map_err(|error| Failure::file("remove", &path, &error))?;
-        let bytes = READ_BYTES_MIN.max(128 << 20);
-        Ok(per_second(write_rate(&file, bytes, &ProgressBar::hidden())?))
-    }
+    Ok(best)
 }
 
 /// Threads take requests in turns.

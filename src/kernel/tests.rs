@@ -58,6 +58,10 @@ fn detection_agrees_with_the_standard_library() {
         && std::is_x86_feature_detected!("avx512bw")
         && std::is_x86_feature_detected!("avx512vl");
     assert_eq!(flags.contains(CpuFlags::AVX512), avx512);
+    let vbmi = avx512 && std::is_x86_feature_detected!("avx512vbmi");
+    assert_eq!(flags.contains(CpuFlags::AVX512_VBMI), vbmi);
+    let vpclmul = avx512 && std::is_x86_feature_detected!("vpclmulqdq");
+    assert_eq!(flags.contains(CpuFlags::VPCLMUL), vpclmul);
 }
 
 /// One bit at a time, from the definition.

@@ -15,13 +15,18 @@ mod encode;
 pub(super) mod tables;
 #[cfg(test)]
 mod tests;
+#[cfg(any(
+    all(target_arch = "x86_64", target_feature = "sse2"),
+    all(target_arch = "aarch64", target_feature = "neon")
+))]
+mod vectors;
 
 #[cfg_attr(all(target_arch = "x86_64", target_feature = "sse2"), path = "x86_64.rs")]
-#[cfg_attr(all(target_arch = "aarch64", mz_asm), path = "aarch64.rs")]
+#[cfg_attr(all(target_arch = "aarch64", target_feature = "neon"), path = "aarch64.rs")]
 #[cfg_attr(
     not(any(
         all(target_arch = "x86_64", target_feature = "sse2"),
-        all(target_arch = "aarch64", mz_asm)
+        all(target_arch = "aarch64", target_feature = "neon")
     )),
     path = "../no_arch.rs"
 )]

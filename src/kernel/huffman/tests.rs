@@ -2,12 +2,10 @@
 
 use super::tables::{COSTS, DECODE, ESCAPE_BITS, LENGTH_MAX, LENGTHS, SYMBOLS};
 use super::*;
-#[cfg(mz_asm)]
-use crate::kernel::CpuFlags;
-use crate::kernel::Kernels;
 use crate::kernel::portable::f32_from_f16;
 use crate::kernel::support::guard::Guarded;
 use crate::kernel::support::{Random, rungs};
+use crate::kernel::{CpuFlags, Kernels};
 use std::vec::Vec;
 
 const ESCAPE_INDEX: usize = SYMBOLS - 1;
@@ -321,6 +319,33 @@ fn the_cheapest_table_is_the_cheapest_and_what_is_written_has_its_bits() {
 }
 
 #[test]
+fn every_rung_costs_and_writes_alike_at_every_length_between_guard_pages() {
+    let mut random = Random::new(36);
+    let rungs = rungs();
+    let (mut rows, mut room) = (Guarded::new(size_of::<Indices>()), Guarded::new(ROW_BYTES_MAX));
+    let mut long = 0;
+    for (count, spread) in (0..=256).flat_map(|count| [0, 5, 8, 12].map(|spread| (count, spread))) {
+        let indices = Indices::new(&residuals(&mut random, spread, count));
+        let costs = KERNELS.huffman_encode.costs(&indices);
+        let mut expected = [0; ROW_BYTES_MAX];
+        let table = [spread, random.below(13) as usize][random.below(2) as usize];
+        let length = KERNELS.huffman_encode.write(&indices, table, &mut expected);
+        long += usize::from(8 * length > 7 * count);
+        for ((name, kernels), at_end) in rungs.iter().flat_map(|rung| [(rung, false), (rung, true)])
+        {
+            let row = &mut rows.at::<Indices>(at_end, 1)[0];
+            *row = indices;
+            assert_eq!(kernels.huffman_encode.costs(row), costs, "{name} {count}");
+            let bytes: &mut [u8; ROW_BYTES_MAX] =
+                room.at::<u8>(at_end, ROW_BYTES_MAX).try_into().unwrap();
+            let written = kernels.huffman_encode.write(row, table, bytes);
+            assert_eq!(bytes[..written], expected[..length], "{name} {count} {table}");
+        }
+    }
+    assert!(long > 50, "codes that are too long to be joined by eights");
+}
+
+#[test]
 fn rows_come_back_under_every_rung_at_every_length_between_guard_pages() {
     let mut random = Random::new(32);
     let rungs = rungs();
@@ -435,6 +460,26 @@ fn missing_room_is_a_programmer_error() {
 fn a_row_without_bytes_behind_it_is_a_programmer_error() {
     let row = CodedRow { start: 0, end: 8, table: 0 };
     KERNELS.huffman_decode.call(&[0; 15], &[row], 1, &mut [0; 2 * SYMBOLS_STRIDE]);
+}
+
+#[test]
+fn flags_choose_the_rung() {
+    let names = |flags| {
+        let table = Kernels::select(flags);
+        (table.huffman_decode.isa, table.huffman_encode.isa)
+    };
+    let asm = |isa| if cfg!(mz_asm) { isa } else { "portable" };
+    assert_eq!(names(CpuFlags::empty()), ("portable", "portable"));
+    if cfg!(target_arch = "x86_64") {
+        let avx2 = CpuFlags::AVX2 | CpuFlags::BMI2;
+        assert_eq!(names(CpuFlags::BMI2), (asm("bmi2"), "portable"));
+        assert_eq!(names(avx2), (asm("bmi2"), "avx2"));
+        assert_eq!(names(avx2 | CpuFlags::AVX512), (asm("bmi2"), "avx512"));
+        assert_eq!(names(CpuFlags::all()), (asm("bmi2"), "vbmi"));
+    } else if cfg!(target_arch = "aarch64") {
+        assert_eq!(names(CpuFlags::NEON), (asm("asm"), "neon"));
+        assert_eq!(names(CpuFlags::all()), (asm("asm"), "neon"));
+    }
 }
 
 #[test]

@@ -45,8 +45,8 @@ impl Indices {
 /// Of a four, so that two of them can be written at once.
 const PAIRED_BITS_MAX: u64 = 57 / 2;
 
-/// A row's codes by fours. Each is the codes, and in the lowest [`Fours::COUNT_BITS`] the number of their
-/// bits.
+/// A row's codes by fours: each is the codes, and in the lowest [`Fours::COUNT_BITS`] bits the
+/// number of bits that these take.
 pub(super) struct Fours([u64; CHUNK_TOKENS as usize / CODES_PER_STORE]);
 
 impl Fours {

@@ -4,7 +4,7 @@
 use super::decode::{HuffmanDecode, LANES, Lane};
 use super::encode::{HuffmanEncode, Indices, ROW_BYTES_MAX};
 use super::tables::{Codes, Costs};
-use super::vectors::{COST_MAX, COSTS, Fours};
+use super::vectors::{COSTS, Fours};
 use crate::kernel::{CpuFlags, Kernels};
 use core::arch::aarch64::*;
 
@@ -32,10 +32,6 @@ fn load(bytes: &[u8; 16]) -> uint8x16_t {
 const NEAR: u8 = 5;
 const NEAR_COUNT: u8 = 32;
 
-/// Sums of bytes that do not overflow.
-const BLOCKS_PER_SUM: usize = 8;
-const _: () = assert!(BLOCKS_PER_SUM * COST_MAX as usize <= u8::MAX as usize);
-
 /// Needs NEON. A look-up in two registers is much faster than one in four.
 #[target_feature(enable = "neon")]
 fn costs_neon(row: &Indices) -> Costs {
@@ -61,25 +57,40 @@ fn costs_neon(row: &Indices) -> Costs {
     })
 }
 
-/// Calls what `look_up` makes of each table's costs.
+/// What a row costs under each table; `look_up` makes of its costs what looks indices up.
 #[target_feature(enable = "neon")]
 #[inline]
 fn costs_with<F: Fn(uint8x16_t) -> uint8x16_t>(
     blocks: &[[u8; 16]],
     look_up: impl Fn(&[u8; 64]) -> F,
 ) -> Costs {
-    let mut sums = [0; 16];
-    for (sum, costs) in sums.iter_mut().zip(&COSTS) {
-        let costs_of = look_up(costs);
-        for blocks in blocks.chunks(BLOCKS_PER_SUM) {
-            let mut bytes = vdupq_n_u8(0);
-            for block in blocks {
-                bytes = vaddq_u8(bytes, costs_of(load(block)));
-            }
-            *sum += vaddlvq_u8(bytes);
+    let mut costs = [0; 16];
+    let (fours, last) = COSTS.as_chunks::<4>();
+    let (of_fours, _) = costs.as_chunks_mut();
+    for (costs, tables) in of_fours.iter_mut().zip(fours) {
+        *costs = sums(blocks, tables.each_ref().map(|table| look_up(table)));
+    }
+    for (cost, table) in costs[4 * fours.len()..].iter_mut().zip(last) {
+        [*cost] = sums(blocks, [look_up(table)]);
+    }
+    costs
+}
+
+/// What a row costs under some tables, which share its loads.
+#[target_feature(enable = "neon")]
+#[inline]
+fn sums<const COUNT: usize>(
+    blocks: &[[u8; 16]],
+    look_ups: [impl Fn(uint8x16_t) -> uint8x16_t; COUNT],
+) -> [u16; COUNT] {
+    let mut sums = [vdupq_n_u16(0); COUNT];
+    for block in blocks {
+        let indices = load(block);
+        for (sum, look_up) in sums.iter_mut().zip(&look_ups) {
+            *sum = vpadalq_u8(*sum, look_up(indices));
         }
     }
-    sums
+    sums.map(|sum| vaddvq_u16(sum))
 }
 
 /// Needs NEON.

@@ -12,8 +12,8 @@ use crate::limits::CHUNK_TOKENS;
 /// For each table, what each index costs.
 pub(super) static COSTS: [[u8; INDICES as usize]; TABLES] = costs();
 
-/// The greatest of them.
-pub(super) const COST_MAX: u8 = 26;
+/// As many of them fit a byte when they are added up, which AVX-512 relies on.
+const COSTS_PER_BYTE: u16 = 4;
 
 #[expect(clippy::cast_possible_truncation, reason = "as asserted")]
 const fn costs() -> [[u8; INDICES as usize]; TABLES] {
@@ -23,7 +23,7 @@ const fn costs() -> [[u8; INDICES as usize]; TABLES] {
     while table < TABLES {
         let mut index = 0;
         while index < by_index.len() {
-            assert!(by_index[index][table] <= COST_MAX as u16);
+            assert!(by_index[index][table] <= u8::MAX as u16 / COSTS_PER_BYTE);
             by_table[table][index] = by_index[index][table] as u8;
             index += 1;
         }

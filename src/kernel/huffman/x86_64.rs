@@ -5,7 +5,7 @@
 use super::decode::{HuffmanDecode, LANES, Lane};
 use super::encode::{self, HuffmanEncode, Indices, ROW_BYTES_MAX};
 use super::tables::{self, Codes, Costs, INDICES};
-use super::vectors::{COST_MAX, COSTS, Fours};
+use super::vectors::{COSTS, Fours};
 use crate::kernel::{CpuFlags, Kernels};
 use core::arch::x86_64::*;
 
@@ -62,7 +62,6 @@ fn write_bmi2(row: &Indices, codes: &Codes, bytes: &mut [u8; ROW_BYTES_MAX]) -> 
 /// Needs AVX-512 F and VBMI, which looks 64 costs up at once.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn costs_vbmi(row: &Indices) -> Costs {
-    const _: () = assert!(4 * COST_MAX as usize <= u8::MAX as usize);
     let blocks = row.blocks::<64>();
     // SAFETY: reads the 64 bytes that `bytes` refers to; no alignment is needed.
     let load = |bytes: &[u8; 64]| unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };

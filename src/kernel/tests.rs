@@ -5,8 +5,10 @@ use super::portable::{
     F16_INFINITY, Q8_SCALING, Q8_STEP_FORM_FROM, Q8_STEP_MAX, f16_from_f32, f32_from_f16, q8_code,
     q8_step,
 };
+#[cfg(mz_asm)]
+use super::support::available;
 use super::support::guard::Guarded;
-use super::support::{Random, available, rungs};
+use super::support::{Random, rungs};
 use super::{CpuFlags, Kernels, Matrix, Q8_GROUP, portable};
 use std::vec::Vec;
 

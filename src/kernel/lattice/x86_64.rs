@@ -1,4 +1,6 @@
 //! Lattice loops of x86-64 in intrinsics. Each gives the portable twin's result to the bit.
+//!
+//! Sums end with AVX2: they take a fortieth of unpacking.
 
 use super::portable::{self, PRODUCT_END, QUOTIENT_END};
 use super::{LatticePack, LatticeUnpack, RowSteps, Sums};

@@ -44,9 +44,6 @@ use crate::units::CodecId;
 use read::Reader;
 use write::Writer;
 
-#[cfg(test)]
-pub(super) use write::choose;
-
 const VERSION: u8 = 2;
 const TOKENS: usize = CHUNK_TOKENS as usize;
 /// Distance between codes of K, in base steps.

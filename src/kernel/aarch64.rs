@@ -9,7 +9,7 @@ pub(super) mod kv4_fp16;
 
 use super::Kernels;
 use super::cpu::CpuFlags;
-use super::portable::{self, F16_INFINITY, q8_scale_word, q8_step};
+use super::portable::{self, q8_step};
 use super::typed::{F16ToF32, F32ToF16, Q8Pack, Q8Unpack};
 use core::arch::aarch64::*;
 
@@ -63,29 +63,28 @@ fn f32_to_f16_neon(from: &[f32], to: &mut [u16]) {
 /// Needs NEON, whole rows and matching lengths.
 #[target_feature(enable = "neon")]
 fn q8_pack_neon(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [i8]) -> bool {
-    let outputs = scales.iter_mut().zip(portable::q8_groups_mut(codes, row_values));
-    for (group, (scale, codes)) in portable::q8_groups(values, row_values).zip(outputs) {
-        let absmax = q8_absmax_neon(group);
-        if absmax >= F16_INFINITY {
-            return false;
-        }
-        *scale = q8_scale_word(absmax);
-        let steps_per_one = 1.0 / q8_step(*scale);
-        let (group, group_rest) = group.as_chunks::<8>();
-        let (codes, codes_rest) = codes.as_chunks_mut::<8>();
-        for (halves, codes) in group.iter().zip(codes) {
-            // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
-            let halves = unsafe { vreinterpretq_f16_u16(vld1q_u16(halves.as_ptr())) };
-            let low = vmulq_n_f32(vcvt_f32_f16(vget_low_f16(halves)), steps_per_one);
-            let high = vmulq_n_f32(vcvt_high_f32_f16(halves), steps_per_one);
-            let low = vqmovn_s32(vcvtnq_s32_f32(low));
-            let bytes = vqmovn_s16(vqmovn_high_s32(low, vcvtnq_s32_f32(high)));
-            // SAFETY: writes the 8 codes that `codes` refers to; no alignment is needed.
-            unsafe { vst1_s8(codes.as_mut_ptr(), bytes) };
-        }
-        portable::q8_encode(group_rest, steps_per_one, codes_rest);
+    let measure = |group: &[u16]| q8_absmax_neon(group);
+    let encode = |group: &[u16], factor, codes: &mut [i8]| q8_encode_neon(group, factor, codes);
+    portable::q8_pack_with(values, row_values, scales, codes, measure, encode)
+}
+
+/// Needs NEON, and equal lengths.
+#[target_feature(enable = "neon")]
+#[inline]
+fn q8_encode_neon(group: &[u16], steps_per_one: f32, codes: &mut [i8]) {
+    let (group, group_rest) = group.as_chunks::<8>();
+    let (codes, codes_rest) = codes.as_chunks_mut::<8>();
+    for (halves, codes) in group.iter().zip(codes) {
+        // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
+        let halves = unsafe { vreinterpretq_f16_u16(vld1q_u16(halves.as_ptr())) };
+        let low = vmulq_n_f32(vcvt_f32_f16(vget_low_f16(halves)), steps_per_one);
+        let high = vmulq_n_f32(vcvt_high_f32_f16(halves), steps_per_one);
+        let low = vqmovn_s32(vcvtnq_s32_f32(low));
+        let bytes = vqmovn_s16(vqmovn_high_s32(low, vcvtnq_s32_f32(high)));
+        // SAFETY: writes the 8 codes that `codes` refers to; no alignment is needed.
+        unsafe { vst1_s8(codes.as_mut_ptr(), bytes) };
     }
-    true
+    portable::q8_encode(group_rest, steps_per_one, codes_rest);
 }
 
 /// Needs NEON.

@@ -23,6 +23,10 @@ bitflags::bitflags! {
         const AVX512 = 1 << 5;
         /// x86-64: BMI2, with shifts that leave the flags alone.
         const BMI2 = 1 << 6;
+        /// x86-64: AVX-512 VBMI, with look-ups of bytes.
+        const AVX512_VBMI = 1 << 7;
+        /// x86-64: carry-less multiplication of whole AVX-512 registers.
+        const VPCLMUL = 1 << 8;
         /// aarch64: NEON.
         const NEON = 1 << 16;
         /// aarch64: the CRC-32C instruction.
@@ -36,6 +40,10 @@ bitflags::bitflags! {
     }
 }
 
+/// What the first processors with AVX-512 do not have.
+#[cfg(target_arch = "x86_64")]
+const BEYOND_AVX512: CpuFlags = CpuFlags::AVX512_VBMI.union(CpuFlags::VPCLMUL);
+
 impl CpuFlags {
     /// The rungs of this architecture from the lowest to the highest, each with the flags it may
     /// use; the last one is everything.
@@ -44,8 +52,9 @@ impl CpuFlags {
         ("portable", CpuFlags::empty()),
         ("sse42", CpuFlags::SSE42.union(CpuFlags::PCLMUL)),
         ("f16c", CpuFlags::SSE42.union(CpuFlags::PCLMUL).union(CpuFlags::F16C)),
-        ("avx2", CpuFlags::all().difference(CpuFlags::AVX512)),
-        ("avx512", CpuFlags::all()),
+        ("avx2", CpuFlags::all().difference(CpuFlags::AVX512.union(BEYOND_AVX512))),
+        ("avx512", CpuFlags::all().difference(BEYOND_AVX512)),
+        ("vbmi", CpuFlags::all()),
     ];
 
     /// The rungs of this architecture from the lowest to the highest, each with the flags it may
@@ -147,12 +156,17 @@ mod x86_64 {
         if leaf_max < 7 {
             return flags;
         }
-        let extended = __cpuid_count(7, 0).ebx;
-        let has = |bit: u32| extended >> bit & 1 == 1;
+        let extended = __cpuid_count(7, 0);
+        let has = |bit: u32| extended.ebx >> bit & 1 == 1;
         flags.set(CpuFlags::AVX2, has(5));
         flags.set(CpuFlags::BMI2, has(8));
         let has_avx512 = [16, 17, 28, 30, 31].into_iter().all(has);
-        flags.set(CpuFlags::AVX512, has_avx512 && state & AVX512_STATE == AVX512_STATE);
+        if has_avx512 && state & AVX512_STATE == AVX512_STATE {
+            let has = |bit: u32| extended.ecx >> bit & 1 == 1;
+            flags |= CpuFlags::AVX512;
+            flags.set(CpuFlags::AVX512_VBMI, has(1));
+            flags.set(CpuFlags::VPCLMUL, has(10));
+        }
         flags
     }
 

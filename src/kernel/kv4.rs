@@ -25,7 +25,7 @@ mod channels;
 #[cfg(test)]
 mod tests;
 
-use super::portable::{F16_INFINITY, f16_from_f32, f32_from_f16, q8_absmax, scale_word, step_of};
+use super::portable::{Scaling, f16_from_f32, f32_from_f16, q8_absmax};
 pub use channels::{CHANNELS_MAX, Kv4Channels, Kv4Row};
 pub(super) use channels::{Factors, GROUP, HALF, Scales, Upper, UpperPlane};
 pub use channels::{decode, encode, spread};
@@ -33,21 +33,14 @@ pub(super) use channels::{decode_from, encode_from, padded, span_of, spread_from
 
 /// Tokens whose upper bits of a channel are one byte.
 pub const KV4_BLOCK: usize = 8;
-/// Greatest code of V.
-const V_MAX: f32 = 7.0;
 /// 9352: the greatest step of V; 7 times the next one would be no F16 value.
 pub const KV4_V_STEP_MAX: u16 = 0x7091;
-
-/// The scale word of a row of V, as [`super::portable::q8_scale_word`].
-#[inline(always)]
-pub const fn kv4_scale_word(absmax: u16) -> u16 {
-    scale_word(absmax, V_MAX, KV4_V_STEP_MAX)
-}
+const KV4_V_SCALING: Scaling = Scaling { code_max: 7.0, step_max: KV4_V_STEP_MAX };
 
 /// The step between codes of V that a scale word stands for.
 #[inline(always)]
 pub const fn kv4_step(word: u16) -> f32 {
-    step_of(word, V_MAX)
+    KV4_V_SCALING.step(word)
 }
 
 /// Least and greatest value of a channel of K.
@@ -208,18 +201,25 @@ fn nearest(number: f32) -> u8 {
     code
 }
 
+/// Codes rows of V for which `measure` and `encode` do what [`q8_absmax`] and [`v_encode_row`] do;
+/// false when a value is not finite.
+#[inline(always)]
+pub(super) fn v_encode_with(
+    values: &[u16],
+    row_values: usize,
+    scales: &mut [u16],
+    codes: &mut [u8],
+    measure: impl Fn(&[u16]) -> u16,
+    encode: impl Fn(&[u16], f32, &mut [u8]),
+) -> bool {
+    let rows = values.chunks_exact(row_values);
+    let codes = codes.chunks_exact_mut(row_values / 2);
+    KV4_V_SCALING.pack_groups(rows, codes, scales, measure, encode)
+}
+
 /// Codes rows of V; false when a value is not finite.
 pub fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [u8]) -> bool {
-    let rows = values.chunks_exact(row_values).zip(codes.chunks_exact_mut(row_values / 2));
-    for ((row, codes), scale) in rows.zip(scales) {
-        let absmax = q8_absmax(0, row);
-        if absmax >= F16_INFINITY {
-            return false;
-        }
-        *scale = kv4_scale_word(absmax);
-        v_encode_row(row, 1.0 / kv4_step(*scale), codes);
-    }
-    true
+    v_encode_with(values, row_values, scales, codes, |row| q8_absmax(0, row), v_encode_row)
 }
 
 /// Codes values of a magnitude up to 7 steps.

@@ -116,8 +116,6 @@ pub fn f32_to_f16(from: &[f32], to: &mut [u16]) {
     }
 }
 
-/// Greatest 8-bit code.
-const Q8_MAX: f32 = 127.0;
 /// Marks a scale word that holds the group's greatest magnitude instead of its step.
 pub const Q8_ABSMAX_FORM: u16 = 0x8000;
 /// 2^-7: greatest magnitudes from here on have an F16 step that reproduces itself.
@@ -125,44 +123,10 @@ pub const Q8_STEP_FORM_FROM: u16 = 0x2000;
 /// 515.5: the greatest step; 127 times the next one would be no F16 value.
 pub const Q8_STEP_MAX: u16 = 0x6007;
 
-/// The scale word of a group whose greatest magnitude is the finite F16 `absmax`.
-///
-/// Both forms give the same word again for what unpacking makes of the group, so that a second
-/// cycle changes nothing. The step form is preferred: code times step is then exact in F32.
-#[inline(always)]
-pub const fn q8_scale_word(absmax: u16) -> u16 {
-    scale_word(absmax, Q8_MAX, Q8_STEP_MAX)
-}
-
-/// The same for codes up to `code_max`, of which 7 and 127 are proven.
-#[inline(always)]
-pub(super) const fn scale_word(absmax: u16, code_max: f32, step_max: u16) -> u16 {
-    if absmax < Q8_STEP_FORM_FROM {
-        return Q8_ABSMAX_FORM | absmax;
-    }
-    let first = f16_from_f32(f32_from_f16(absmax) / code_max);
-    let first = if first > step_max { step_max } else { first };
-    let reproduced = f16_from_f32(code_max * f32_from_f16(first));
-    f16_from_f32(f32_from_f16(reproduced) / code_max)
-}
-
 /// The step between codes that a scale word stands for.
 #[inline(always)]
 pub const fn q8_step(word: u16) -> f32 {
-    step_of(word, Q8_MAX)
-}
-
-/// The same for codes up to `code_max`.
-#[inline(always)]
-pub(super) const fn step_of(word: u16, code_max: f32) -> f32 {
-    /// 2^-24, the least F16 magnitude: a smaller step would make unstable codes.
-    const STEP_MIN: f32 = f32::from_bits((127 - 24) << 23);
-    let value = f32_from_f16(word & F16_MAGNITUDE);
-    if word & Q8_ABSMAX_FORM == 0 {
-        return value;
-    }
-    let step = value * (1.0 / code_max);
-    if step < STEP_MIN { STEP_MIN } else { step }
+    Q8_SCALING.step(word)
 }
 
 /// The code of a value, given one over its group's step; ties go to the even code.
@@ -176,7 +140,7 @@ pub const fn q8_code(half: u16, steps_per_one: f32) -> i8 {
 
 /// The groups of all rows, in the order of their scale words.
 #[inline(always)]
-pub(super) fn q8_groups<T>(rows: &[T], row_values: usize) -> impl Iterator<Item = &[T]> {
+pub(super) fn q8_groups<T>(rows: &[T], row_values: usize) -> impl Iterator<Item = &[T]> + Clone {
     rows.chunks_exact(row_values).flat_map(|row| row.chunks(Q8_GROUP))
 }
 
@@ -211,18 +175,121 @@ pub(super) fn q8_decode(codes: &[i8], step: f32, group: &mut [u16]) {
     }
 }
 
+/// Groups whose scale words are found at once: by vectors, and without one group waiting for
+/// another's divisions.
+const GROUPS_AT_ONCE: usize = 16;
+
+/// What scale words a format has: its greatest code, of which 7 and 127 are proven, and its
+/// greatest step.
+#[derive(Clone, Copy)]
+pub(super) struct Scaling {
+    pub code_max: f32,
+    pub step_max: u16,
+}
+
+/// That of the 8-bit format.
+pub(super) const Q8_SCALING: Scaling = Scaling { code_max: 127.0, step_max: Q8_STEP_MAX };
+
+impl Scaling {
+    /// The scale word of a group whose greatest magnitude is the finite F16 `absmax`.
+    ///
+    /// Both forms give the same word again for what unpacking makes of the group, so that a second
+    /// cycle changes nothing. The step form is preferred: code times step is then exact in F32.
+    #[inline(always)]
+    pub(super) const fn word(self, absmax: u16) -> u16 {
+        if absmax < Q8_STEP_FORM_FROM {
+            return Q8_ABSMAX_FORM | absmax;
+        }
+        let first = f16_from_f32(f32_from_f16(absmax) / self.code_max);
+        let first = if first > self.step_max { self.step_max } else { first };
+        let reproduced = f16_from_f32(self.code_max * f32_from_f16(first));
+        f16_from_f32(f32_from_f16(reproduced) / self.code_max)
+    }
+
+    /// The step between codes that a scale word stands for.
+    #[inline(always)]
+    pub(super) const fn step(self, word: u16) -> f32 {
+        /// 2^-24, the least F16 magnitude: a smaller step would make unstable codes.
+        const STEP_MIN: f32 = f32::from_bits((127 - 24) << 23);
+        let value = f32_from_f16(word & F16_MAGNITUDE);
+        if word & Q8_ABSMAX_FORM == 0 {
+            return value;
+        }
+        let step = value * (1.0 / self.code_max);
+        if step < STEP_MIN { STEP_MIN } else { step }
+    }
+
+    /// The words for greatest magnitudes, and one over their steps.
+    #[inline(always)]
+    fn scale(
+        self,
+        magnitudes: [u16; GROUPS_AT_ONCE],
+    ) -> ([u16; GROUPS_AT_ONCE], [f32; GROUPS_AT_ONCE]) {
+        let mut words = [0; GROUPS_AT_ONCE];
+        for (word, magnitude) in words.iter_mut().zip(magnitudes) {
+            *word = self.word(magnitude);
+        }
+        let mut factors = [0.0; GROUPS_AT_ONCE];
+        for (factor, word) in factors.iter_mut().zip(words) {
+            *factor = 1.0 / self.step(word);
+        }
+        (words, factors)
+    }
+
+    /// Packs groups, each with a scale word: `measure` finds the greatest magnitude and `encode`
+    /// writes the codes, given one over the step. False when a value is not finite.
+    #[inline(always)]
+    pub(super) fn pack_groups<'a, T: 'a>(
+        self,
+        groups: impl Iterator<Item = &'a [u16]> + Clone,
+        codes: impl Iterator<Item = &'a mut [T]>,
+        scales: &mut [u16],
+        measure: impl Fn(&[u16]) -> u16,
+        encode: impl Fn(&[u16], f32, &mut [T]),
+    ) -> bool {
+        let (mut measured, mut coded) = (groups.clone(), groups.zip(codes));
+        for scales in scales.chunks_mut(GROUPS_AT_ONCE) {
+            let count = scales.len();
+            let mut magnitudes = [0; GROUPS_AT_ONCE];
+            for (magnitude, group) in magnitudes[..count].iter_mut().zip(&mut measured) {
+                *magnitude = measure(group);
+            }
+            if q8_absmax(0, &magnitudes) >= F16_INFINITY {
+                return false;
+            }
+            let (words, factors) = self.scale(magnitudes);
+            scales.copy_from_slice(&words[..count]);
+            for (&factor, (group, codes)) in factors[..count].iter().zip(&mut coded) {
+                encode(group, factor, codes);
+            }
+        }
+        true
+    }
+}
+
+/// Packs groups of rows for which `measure` and `encode` do what [`q8_absmax`] and [`q8_encode`]
+/// do; false when a value is not finite.
+#[inline(always)]
+pub(super) fn q8_pack_with(
+    values: &[u16],
+    row_values: usize,
+    scales: &mut [u16],
+    codes: &mut [i8],
+    measure: impl Fn(&[u16]) -> u16,
+    encode: impl Fn(&[u16], f32, &mut [i8]),
+) -> bool {
+    if row_values.is_multiple_of(Q8_GROUP) {
+        let groups = values.chunks_exact(Q8_GROUP);
+        let codes = codes.chunks_exact_mut(Q8_GROUP);
+        return Q8_SCALING.pack_groups(groups, codes, scales, measure, encode);
+    }
+    let groups = q8_groups(values, row_values);
+    Q8_SCALING.pack_groups(groups, q8_groups_mut(codes, row_values), scales, measure, encode)
+}
+
 /// Packs rows into codes and scale words; false when a value is not finite.
 pub fn q8_pack(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [i8]) -> bool {
-    let outputs = scales.iter_mut().zip(q8_groups_mut(codes, row_values));
-    for (group, (scale, codes)) in q8_groups(values, row_values).zip(outputs) {
-        let absmax = q8_absmax(0, group);
-        if absmax >= F16_INFINITY {
-            return false;
-        }
-        *scale = q8_scale_word(absmax);
-        q8_encode(group, 1.0 / q8_step(*scale), codes);
-    }
-    true
+    q8_pack_with(values, row_values, scales, codes, |group| q8_absmax(0, group), q8_encode)
 }
 
 /// Unpacks codes and scale words into rows.

@@ -2,11 +2,13 @@
 //! no code with them.
 
 use super::portable::{
-    F16_INFINITY, Q8_STEP_FORM_FROM, Q8_STEP_MAX, f16_from_f32, f32_from_f16, q8_code,
-    q8_scale_word, q8_step,
+    F16_INFINITY, Q8_SCALING, Q8_STEP_FORM_FROM, Q8_STEP_MAX, f16_from_f32, f32_from_f16, q8_code,
+    q8_step,
 };
+#[cfg(mz_asm)]
+use super::support::available;
 use super::support::guard::Guarded;
-use super::support::{Random, available, rungs};
+use super::support::{Random, rungs};
 use super::{CpuFlags, Kernels, Matrix, Q8_GROUP, portable};
 use std::vec::Vec;
 
@@ -21,7 +23,11 @@ fn flags_choose_the_rung() {
     assert_eq!(names(CpuFlags::empty()), ["portable"; 4]);
     if cfg!(target_arch = "x86_64") {
         assert_eq!(names(CpuFlags::SSE42), ["portable"; 4]);
-        assert_eq!(names(CpuFlags::all()), [asm("sse42"), "f16c", "avx2", "avx2"]);
+        let avx2 = CpuFlags::all() - CpuFlags::AVX512;
+        assert_eq!(names(avx2), [asm("sse42"), "f16c", "avx2", "avx2"]);
+        let avx512 = CpuFlags::all() - CpuFlags::VPCLMUL;
+        assert_eq!(names(avx512), [asm("sse42"), "f16c", "avx512", "avx512"]);
+        assert_eq!(names(CpuFlags::all()), ["vpclmul", "f16c", "avx512", "avx512"]);
         assert_eq!(names(CpuFlags::F16C), ["portable", "f16c", "portable", "portable"]);
     } else if cfg!(target_arch = "aarch64") {
         assert_eq!(names(CpuFlags::NEON), ["portable", "neon", "neon", "neon"]);
@@ -58,6 +64,10 @@ fn detection_agrees_with_the_standard_library() {
         && std::is_x86_feature_detected!("avx512bw")
         && std::is_x86_feature_detected!("avx512vl");
     assert_eq!(flags.contains(CpuFlags::AVX512), avx512);
+    let vbmi = avx512 && std::is_x86_feature_detected!("avx512vbmi");
+    assert_eq!(flags.contains(CpuFlags::AVX512_VBMI), vbmi);
+    let vpclmul = avx512 && std::is_x86_feature_detected!("vpclmulqdq");
+    assert_eq!(flags.contains(CpuFlags::VPCLMUL), vpclmul);
 }
 
 /// One bit at a time, from the definition.
@@ -278,7 +288,7 @@ fn bits(singles: &[f32]) -> Vec<u32> {
 fn q8_second_cycle_changes_nothing_for_any_absmax_and_code() {
     let mut step_forms = 0;
     for absmax in 0..F16_INFINITY {
-        let word = q8_scale_word(absmax);
+        let word = Q8_SCALING.word(absmax);
         step_forms += usize::from(word & 0x8000 == 0);
         assert_eq!(word & 0x8000 == 0, absmax >= Q8_STEP_FORM_FROM);
         assert!(word & 0x8000 != 0 || word <= Q8_STEP_MAX, "{absmax:#06x}");
@@ -288,7 +298,7 @@ fn q8_second_cycle_changes_nothing_for_any_absmax_and_code() {
         let top = q8_code(absmax, steps_per_one);
         let is_clamped = f16_value(absmax) < 127.0 * 2f64.powi(-24);
         assert_eq!(top, if is_clamped { absmax as i8 } else { 127 }, "{absmax:#06x}");
-        assert_eq!(q8_scale_word(f16_from_f32(f32::from(top) * step)), word, "{absmax:#06x}");
+        assert_eq!(Q8_SCALING.word(f16_from_f32(f32::from(top) * step)), word, "{absmax:#06x}");
         for code in -top..=top {
             let value = f16_from_f32(f32::from(code) * step);
             assert_eq!(q8_code(value, steps_per_one), code, "{absmax:#06x}");
@@ -301,7 +311,7 @@ fn q8_second_cycle_changes_nothing_for_any_absmax_and_code() {
 #[test]
 fn q8_error_is_below_0_57_steps_and_half_a_subnormal() {
     for absmax in (0..F16_INFINITY).step_by(97).chain([F16_INFINITY - 1]) {
-        let step = q8_step(q8_scale_word(absmax));
+        let step = q8_step(Q8_SCALING.word(absmax));
         for half in 0..=absmax {
             let code = q8_code(half, 1.0 / step);
             let back = f16_value(f16_from_f32(f32::from(code) * step));

@@ -2,16 +2,20 @@
 //!
 //! Every function here gives the portable twin's result to the bit.
 
+#[path = "x86_64/crc32c.rs"]
+mod crc32c;
 #[path = "x86_64/kv4.rs"]
 pub(super) mod kv4;
 #[path = "x86_64/kv4_avx512.rs"]
 mod kv4_avx512;
 #[path = "x86_64/kv4_tokens.rs"]
 pub(super) mod kv4_tokens;
+#[path = "x86_64/q8_avx512.rs"]
+mod q8_avx512;
 
 use super::Kernels;
 use super::cpu::CpuFlags;
-use super::portable::{self, F16_INFINITY, q8_scale_word, q8_step};
+use super::portable::{self, q8_step};
 use super::typed::{F16ToF32, F32ToF16, Q8Pack, Q8Unpack};
 use core::arch::x86_64::*;
 
@@ -29,7 +33,8 @@ pub(super) const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.q8_pack = Q8Pack { isa: "avx2", run: q8_pack_avx2 };
         table.q8_unpack = Q8Unpack { isa: "avx2", run: q8_unpack_avx2 };
     }
-    kv4_avx512::improve(kv4::improve(table, flags), flags)
+    let table = kv4_avx512::improve(kv4::improve(table, flags), flags);
+    crc32c::improve(q8_avx512::improve(table, flags), flags)
 }
 
 /// Asks for the lines of `count` values that lie a little behind these, because they are written
@@ -81,30 +86,29 @@ fn f32_to_f16_f16c(from: &[f32], to: &mut [u16]) {
 /// Needs AVX2 and F16C, whole rows and matching lengths.
 #[target_feature(enable = "avx2,f16c")]
 fn q8_pack_avx2(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [i8]) -> bool {
-    let outputs = scales.iter_mut().zip(portable::q8_groups_mut(codes, row_values));
-    for (group, (scale, codes)) in portable::q8_groups(values, row_values).zip(outputs) {
-        let absmax = q8_absmax_avx2(group);
-        if absmax >= F16_INFINITY {
-            return false;
-        }
-        *scale = q8_scale_word(absmax);
-        let steps_per_one = 1.0 / q8_step(*scale);
-        let factor = _mm256_set1_ps(steps_per_one);
-        let (group, group_rest) = group.as_chunks::<8>();
-        let (codes, codes_rest) = codes.as_chunks_mut::<8>();
-        for (halves, codes) in group.iter().zip(codes) {
-            // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
-            let halves = unsafe { _mm_loadu_si128(halves.as_ptr().cast()) };
-            let words = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), factor));
-            let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-            let shorts = _mm_packs_epi32(low, high);
-            let bytes = _mm_packs_epi16(shorts, shorts);
-            // SAFETY: writes the 8 codes that `codes` refers to; no alignment is needed.
-            unsafe { _mm_storel_epi64(codes.as_mut_ptr().cast(), bytes) };
-        }
-        portable::q8_encode(group_rest, steps_per_one, codes_rest);
+    let measure = |group: &[u16]| q8_absmax_avx2(group);
+    let encode = |group: &[u16], factor, codes: &mut [i8]| q8_encode_avx2(group, factor, codes);
+    portable::q8_pack_with(values, row_values, scales, codes, measure, encode)
+}
+
+/// Needs AVX2 and F16C, and equal lengths.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn q8_encode_avx2(group: &[u16], steps_per_one: f32, codes: &mut [i8]) {
+    let factor = _mm256_set1_ps(steps_per_one);
+    let (group, group_rest) = group.as_chunks::<8>();
+    let (codes, codes_rest) = codes.as_chunks_mut::<8>();
+    for (halves, codes) in group.iter().zip(codes) {
+        // SAFETY: reads the 8 halves that `halves` refers to; no alignment is needed.
+        let halves = unsafe { _mm_loadu_si128(halves.as_ptr().cast()) };
+        let words = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), factor));
+        let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+        let shorts = _mm_packs_epi32(low, high);
+        let bytes = _mm_packs_epi16(shorts, shorts);
+        // SAFETY: writes the 8 codes that `codes` refers to; no alignment is needed.
+        unsafe { _mm_storel_epi64(codes.as_mut_ptr().cast(), bytes) };
     }
-    true
+    portable::q8_encode(group_rest, steps_per_one, codes_rest);
 }
 
 /// Needs AVX2.
@@ -119,11 +123,18 @@ fn q8_absmax_avx2(group: &[u16]) -> u16 {
         let halves = unsafe { _mm_loadu_si128(halves.as_ptr().cast()) };
         max = _mm_max_epu16(max, _mm_and_si128(halves, magnitude));
     }
+    portable::q8_absmax(greatest(max), rest)
+}
+
+/// The greatest of eight numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn greatest(numbers: __m128i) -> u16 {
     // There is a horizontal minimum only; complements turn it into a maximum.
     let ones = _mm_set1_epi16(-1);
-    let least = _mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(max, ones)));
+    let least = _mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(numbers, ones)));
     let [low, high, ..] = (!least).to_le_bytes();
-    portable::q8_absmax(u16::from_le_bytes([low, high]), rest)
+    u16::from_le_bytes([low, high])
 }
 
 /// Needs AVX2 and F16C, whole rows and matching lengths.

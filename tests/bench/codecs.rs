@@ -1,11 +1,12 @@
 //! What one core packs and unpacks, beside what it copies, in one run:
 //!
-//!     cargo bench --bench codecs [-- CODEC...]
+//!     cargo bench --bench codecs [-- [--rung=NAME] CODEC...]
 //!
 //! Chunks of Qwen3-0.6B's size follow each other through a buffer that no cache holds, or one chunk
 //! again and again. Rates are bytes of F16 values a second, of the fastest chunk of hundreds, so
 //! that a busy machine disturbs little; the factor is over a copy of the same bytes. CacheGen is
-//! measured with both of its numbers of bins, beside a coder that works bit by bit.
+//! measured with both of its numbers of bins, beside a coder that works bit by bit. A rung is one
+//! of [`CpuFlags::LADDER`]; without its name, what the machine can do is used.
 
 #[path = "../kernel_support/arithmetic.rs"]
 mod arithmetic;
@@ -32,7 +33,11 @@ fn main() {
         let mut names = arguments.iter().filter(|argument| !argument.starts_with("--")).peekable();
         names.peek().is_none() || names.any(|name| name == id.name())
     };
-    let kernels = Kernels::select(CpuFlags::detect());
+    let mask = match arguments.iter().find_map(|argument| argument.strip_prefix("--rung=")) {
+        Some(name) => CpuFlags::LADDER.iter().find(|rung| rung.0 == name).expect("no such rung").1,
+        None => CpuFlags::all(),
+    };
+    let kernels = Kernels::select(CpuFlags::detect() & mask);
     for id in CodecId::ALL.into_iter().filter(is_wanted) {
         for layout in [ChunkLayout::TokenMajor, ChunkLayout::ChannelMajor] {
             for chunks in [1, CHUNKS_STREAMED] {

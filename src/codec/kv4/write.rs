@@ -9,7 +9,7 @@ use crate::kernel::portable::f32_from_f16;
 use crate::kernel::{Kernels, Kv4Channels, Kv4Row, Kv4Span, Matrix};
 
 /// How a channel of K is stored, and with which ends.
-pub(crate) fn choose(span: &Kv4Span, step: Option<f32>) -> Kv4Row {
+fn choose(span: &Kv4Span, step: Option<f32>) -> Kv4Row {
     let Kv4Span { min, max, is_finite } = *span;
     let row = |min, max, width| Kv4Row { min, max, width };
     if !is_finite {

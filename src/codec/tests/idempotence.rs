@@ -148,8 +148,11 @@ fn adversarial_groups_cycle(id: CodecId, seed: u64) {
         // Values of every magnitude, of which multiples of steps may be out of range.
         let is_wild = random.below(16) == 0;
         let (geometry, steps, chunk, groups) = adversarial_chunk(&mut random, is_wild);
-        let with = With { kernels: &kernels, steps: Some(LayerSteps { id: 1, k: &steps }) };
-        match cycle(&with, codec(id), &geometry, &chunk, 1) {
+        let codec = codec(id);
+        let is_blind = codec.properties().steps == StepsUse::Welcome && random.below(4) == 0;
+        let steps = (!is_blind).then_some(LayerSteps { id: 1, k: &steps });
+        let with = With { kernels: &kernels, steps };
+        match cycle(&with, codec, &geometry, &chunk, 1) {
             true if is_wild => raw += groups,
             true => panic!("{geometry:?}: stored raw"),
             false => coded += groups,

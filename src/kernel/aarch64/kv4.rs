@@ -5,10 +5,9 @@
 
 use super::super::kv4::{
     self, CHANNELS_MAX, Factors, GROUP, HALF, KV4_BLOCK, Kv4Channels, Kv4Decode, Kv4Encode,
-    Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_scale_word,
-    kv4_step, span_of,
+    Kv4Span, Kv4Spread, Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_step, span_of,
 };
-use super::super::portable::{self, F16_INFINITY};
+use super::super::portable;
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
 use super::kv4_fp16;
@@ -377,30 +376,29 @@ fn store_half(values: &mut [u16], low: uint8x16_t, high: uint8x16_t) {
 /// Needs NEON, whole rows and matching lengths.
 #[target_feature(enable = "neon")]
 fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [u8]) -> bool {
-    let rows = values.chunks_exact(row_values).zip(codes.chunks_exact_mut(row_values / 2));
-    for ((row, codes), scale) in rows.zip(scales) {
-        let absmax = super::q8_absmax_neon(row);
-        if absmax >= F16_INFINITY {
-            return false;
-        }
-        *scale = kv4_scale_word(absmax);
-        let steps_per_one = 1.0 / kv4_step(*scale);
-        let (blocks, rest) = row.as_chunks::<V_BLOCK>();
-        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * HALF);
-        let (codes, _) = codes.as_chunks_mut::<HALF>();
-        for (values, codes) in blocks.iter().zip(codes) {
-            let (values, _) = values.as_chunks::<8>();
-            let [a, b] = [0, 2].map(|at| {
-                nearest([at, at + 1].map(|at| {
-                    let (low, high) = widen(load(&values[at]));
-                    (vmulq_n_f32(low, steps_per_one), vmulq_n_f32(high, steps_per_one))
-                }))
-            });
-            store_bytes(codes, nibbles_of([vuzp1q_u8(a, b), vuzp2q_u8(a, b)]));
-        }
-        kv4::v_encode_row(rest, steps_per_one, rest_codes);
+    let measure = |row: &[u16]| super::q8_absmax_neon(row);
+    let encode = |row: &[u16], factor, codes: &mut [u8]| v_encode_row(row, factor, codes);
+    kv4::v_encode_with(values, row_values, scales, codes, measure, encode)
+}
+
+/// Needs NEON, and half as many codes as values.
+#[target_feature(enable = "neon")]
+#[inline]
+fn v_encode_row(row: &[u16], steps_per_one: f32, codes: &mut [u8]) {
+    let (blocks, rest) = row.as_chunks::<V_BLOCK>();
+    let (codes, rest_codes) = codes.split_at_mut(blocks.len() * HALF);
+    let (codes, _) = codes.as_chunks_mut::<HALF>();
+    for (values, codes) in blocks.iter().zip(codes) {
+        let (values, _) = values.as_chunks::<8>();
+        let [a, b] = [0, 2].map(|at| {
+            nearest([at, at + 1].map(|at| {
+                let (low, high) = widen(load(&values[at]));
+                (vmulq_n_f32(low, steps_per_one), vmulq_n_f32(high, steps_per_one))
+            }))
+        });
+        store_bytes(codes, nibbles_of([vuzp1q_u8(a, b), vuzp2q_u8(a, b)]));
     }
-    true
+    kv4::v_encode_row(rest, steps_per_one, rest_codes);
 }
 
 /// Needs NEON, whole rows and matching lengths.

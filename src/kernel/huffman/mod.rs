@@ -5,23 +5,29 @@
 //! their own for become its escape code; their values stand elsewhere, 16 bits each.
 //!
 //! `tables` owns the code lengths and what follows from them. `encode` says what a row costs under
-//! each table and writes it. `decode` reads several rows at once, because one row alone waits for
-//! its own table look-ups; the loop over four of them is the kernel. Invariant: whatever the bytes
-//! are, a look-up consumes at least one bit and gives at least one symbol, so that decoding ends,
-//! and it succeeds only when a row's codes fill the row's bytes exactly.
+//! each table and writes it; `vectors` has what that shares where vectors look codes up and join
+//! them. `decode` reads several rows at once, because one row alone waits for its own table
+//! look-ups; the loop over four of them is the kernel. Invariant: whatever the bytes are, a look-up
+//! consumes at least one bit and gives at least one symbol, so that decoding ends, and it succeeds
+//! only when a row's codes fill the row's bytes exactly.
 
 mod decode;
 mod encode;
 pub(super) mod tables;
 #[cfg(test)]
 mod tests;
+#[cfg(any(
+    all(target_arch = "x86_64", target_feature = "sse2"),
+    all(target_arch = "aarch64", target_feature = "neon")
+))]
+mod vectors;
 
 #[cfg_attr(all(target_arch = "x86_64", target_feature = "sse2"), path = "x86_64.rs")]
-#[cfg_attr(all(target_arch = "aarch64", mz_asm), path = "aarch64.rs")]
+#[cfg_attr(all(target_arch = "aarch64", target_feature = "neon"), path = "aarch64.rs")]
 #[cfg_attr(
     not(any(
         all(target_arch = "x86_64", target_feature = "sse2"),
-        all(target_arch = "aarch64", mz_asm)
+        all(target_arch = "aarch64", target_feature = "neon")
     )),
     path = "../no_arch.rs"
 )]

@@ -77,6 +77,9 @@ pub static DECODE: [Lookup; TABLES] = decode_tables();
 /// every remainder an index.
 pub const INDICES: u8 = 64;
 
+/// What behind a row fills it up: it costs nothing and has no code.
+pub const PADDING: u8 = INDICES - 1;
+
 /// For each index the code under one table times 16 plus its length; where there is none, those of
 /// the escape.
 pub type Codes = [u16; INDICES as usize];
@@ -172,7 +175,7 @@ const fn encode_tables() -> [Codes; TABLES] {
     tables
 }
 
-const fn costs() -> [Costs; INDICES as usize] {
+pub const fn costs() -> [Costs; INDICES as usize] {
     let mut costs = [[0; 16]; INDICES as usize];
     let mut table = 0;
     while table < TABLES {

@@ -1,4 +1,5 @@
-//! Lattice loops of aarch64 in intrinsics. Each gives the portable twin's result to the bit.
+//! Lattice loops of aarch64 in intrinsics. Each gives the portable twin's result to the bit. None
+//! computes in half precision: products are defined in F32, and F16 would round them once more.
 
 use super::portable::{self, PRODUCT_END, QUOTIENT_END};
 use super::{LatticePack, LatticeUnpack, RowSteps, Sums};

@@ -1,4 +1,6 @@
 //! Lattice loops of x86-64 in intrinsics. Each gives the portable twin's result to the bit.
+//!
+//! Sums end with AVX2: they take a fortieth of unpacking.
 
 use super::portable::{self, PRODUCT_END, QUOTIENT_END};
 use super::{LatticePack, LatticeUnpack, RowSteps, Sums};
@@ -13,6 +15,7 @@ pub const fn improve(mut table: Kernels, flags: CpuFlags) -> Kernels {
         table.sums = Sums { isa: "avx2", offsets: offsets_avx2, running: running_avx2 };
     }
     if flags.contains(CpuFlags::AVX512) {
+        table.lattice_pack = LatticePack { isa: "avx512", run: pack_avx512 };
         table.lattice_unpack = LatticeUnpack { isa: "avx512", run: unpack_avx512 };
     }
     table
@@ -107,6 +110,61 @@ fn unpack_blocks(codes: &[i16], steps: impl Fn(usize) -> __m256, values: &mut [u
     }
 }
 
+/// Sixteen of a row's steps, or their reciprocals.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn sixteen(numbers: &[[f32; 16]], block: usize) -> __m512 {
+    // SAFETY: reads the 16 floats of one block; no alignment is needed.
+    unsafe { _mm512_loadu_ps(numbers[block].as_ptr()) }
+}
+
+/// Needs AVX-512 F, and equal lengths.
+#[target_feature(enable = "avx512f")]
+fn pack_avx512(values: &[u16], steps: RowSteps<'_>, codes: &mut [i16]) -> bool {
+    let whole = values.len() - values.len() % 16;
+    let (values, values_rest) = values.split_at(whole);
+    let (codes, codes_rest) = codes.split_at_mut(whole);
+    let fits = match steps {
+        RowSteps::Even(step) => {
+            let both = (_mm512_set1_ps(step), _mm512_set1_ps(1.0 / step));
+            pack_wide_blocks(values, |_| both, codes)
+        }
+        RowSteps::Each { steps, per_one } => {
+            let (steps, per_one) = (steps.as_chunks().0, per_one.as_chunks().0);
+            pack_wide_blocks(values, |at| (sixteen(steps, at), sixteen(per_one, at)), codes)
+        }
+    };
+    portable::pack(values_rest, steps.from(whole), codes_rest) && fits
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn pack_wide_blocks(
+    values: &[u16],
+    steps: impl Fn(usize) -> (__m512, __m512),
+    codes: &mut [i16],
+) -> bool {
+    let (quotient_end, product_end) = (_mm512_set1_ps(QUOTIENT_END), _mm512_set1_ps(PRODUCT_END));
+    let mut fits = !0;
+    let blocks = values.as_chunks::<16>().0.iter().zip(codes.as_chunks_mut::<16>().0);
+    for (block, (halves, codes)) in blocks.enumerate() {
+        let (steps, per_one) = steps(block);
+        // SAFETY: reads the 16 halves that `halves` refers to; no alignment is needed.
+        let halves = unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) };
+        let quotients = _mm512_mul_ps(_mm512_cvtph_ps(halves), per_one);
+        let words = _mm512_cvtps_epi32(quotients);
+        let products = _mm512_mul_ps(_mm512_cvtepi32_ps(words), steps);
+        let (quotients, products) = (_mm512_abs_ps(quotients), _mm512_abs_ps(products));
+        fits &= _mm512_cmp_ps_mask::<_CMP_LT_OQ>(quotients, quotient_end);
+        fits &= _mm512_cmp_ps_mask::<_CMP_LT_OQ>(products, product_end);
+        // SAFETY: writes the 16 codes that `codes` refers to; no alignment is needed.
+        unsafe {
+            _mm256_storeu_si256(codes.as_mut_ptr().cast(), _mm512_cvtsepi32_epi16(words));
+        }
+    }
+    fits == !0
+}
+
 /// Needs AVX-512 F, and equal lengths.
 #[target_feature(enable = "avx512f")]
 fn unpack_avx512(codes: &[i16], steps: RowSteps<'_>, values: &mut [u16]) {
@@ -119,10 +177,8 @@ fn unpack_avx512(codes: &[i16], steps: RowSteps<'_>, values: &mut [u16]) {
             unpack_wide_blocks(codes, |_| step, values);
         }
         RowSteps::Each { steps, .. } => {
-            let (steps, _) = steps.as_chunks::<16>();
-            // SAFETY: reads the 16 floats of one block; no alignment is needed.
-            let load = |block: usize| unsafe { _mm512_loadu_ps(steps[block].as_ptr()) };
-            unpack_wide_blocks(codes, load, values);
+            let steps = steps.as_chunks().0;
+            unpack_wide_blocks(codes, |block| sixteen(steps, block), values);
         }
     }
     portable::unpack(codes_rest, steps.from(whole), values_rest);

@@ -5,9 +5,9 @@
 
 use super::super::kv4::{
     self, Factors, GROUP, HALF, KV4_BLOCK, Kv4Channels, Kv4Decode, Kv4Encode, Kv4Span, Kv4Spread,
-    Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_scale_word, kv4_step, span_of,
+    Kv4VDecode, Kv4VEncode, Scales, Upper, UpperPlane, kv4_step, span_of,
 };
-use super::super::portable::{self, F16_INFINITY};
+use super::super::portable;
 use super::super::typed::{Matrix, Transpose};
 use super::super::{CpuFlags, Kernels};
 use super::kv4_tokens::decode_group;
@@ -306,32 +306,31 @@ struct Page {
 /// Needs AVX2 and F16C, whole rows and matching lengths.
 #[target_feature(enable = "avx2,f16c")]
 fn v_encode(values: &[u16], row_values: usize, scales: &mut [u16], codes: &mut [u8]) -> bool {
-    let rows = values.chunks_exact(row_values).zip(codes.chunks_exact_mut(row_values / 2));
-    for ((row, codes), scale) in rows.zip(scales) {
-        let absmax = super::q8_absmax_avx2(row);
-        if absmax >= F16_INFINITY {
-            return false;
-        }
-        *scale = kv4_scale_word(absmax);
-        let steps_per_one = 1.0 / kv4_step(*scale);
-        let factor = _mm256_set1_ps(steps_per_one);
-        let (blocks, rest) = row.as_chunks::<V_BLOCK>();
-        let (codes, rest_codes) = codes.split_at_mut(blocks.len() * V_BLOCK / 2);
-        let (codes, _) = codes.as_chunks_mut::<{ V_BLOCK / 2 }>();
-        for (values, codes) in blocks.iter().zip(codes) {
-            let (values, _) = values.as_chunks::<8>();
-            let words = [0, 1, 2, 3].map(|at| {
-                _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(load(&values[at])), factor))
-            });
-            let nibbles = _mm256_and_si256(in_order(gather(words)), _mm256_set1_epi8(15));
-            // Even ones once and odd ones 16 times make bytes.
-            let pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
-            let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
-            store_bytes(codes, _mm_packus_epi16(halves.0, halves.1));
-        }
-        kv4::v_encode_row(rest, steps_per_one, rest_codes);
+    let measure = |row: &[u16]| super::q8_absmax_avx2(row);
+    let encode = |row: &[u16], factor, codes: &mut [u8]| v_encode_row(row, factor, codes);
+    kv4::v_encode_with(values, row_values, scales, codes, measure, encode)
+}
+
+/// Needs AVX2 and F16C, and half as many codes as values.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn v_encode_row(row: &[u16], steps_per_one: f32, codes: &mut [u8]) {
+    let factor = _mm256_set1_ps(steps_per_one);
+    let (blocks, rest) = row.as_chunks::<V_BLOCK>();
+    let (codes, rest_codes) = codes.split_at_mut(blocks.len() * V_BLOCK / 2);
+    let (codes, _) = codes.as_chunks_mut::<{ V_BLOCK / 2 }>();
+    for (values, codes) in blocks.iter().zip(codes) {
+        let (values, _) = values.as_chunks::<8>();
+        let words = [0, 1, 2, 3].map(|at| {
+            _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(load(&values[at])), factor))
+        });
+        let nibbles = _mm256_and_si256(in_order(gather(words)), _mm256_set1_epi8(15));
+        // Even ones once and odd ones 16 times make bytes.
+        let pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
+        let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+        store_bytes(codes, _mm_packus_epi16(halves.0, halves.1));
     }
-    true
+    kv4::v_encode_row(rest, steps_per_one, rest_codes);
 }
 
 /// Needs AVX2 and F16C, whole rows and matching lengths.

@@ -17,6 +17,10 @@ pub struct Tally {
     pub on_ram: u32,
     /// Chunks that are, or are about to be, restorable only by reading the swap file.
     pub on_flash: u32,
+    /// Those of them whose record is there, and packed.
+    pub on_flash_packed: u32,
+    /// Bytes of their records.
+    pub on_flash_bytes: u64,
     /// Chunks in the RAM swap that no worker has: CompKv may spill them.
     pub packed_idle: u32,
     /// Time to read all weight units that are not in memory.
@@ -198,7 +202,14 @@ impl Table {
         step(&mut tally.kv_left, left, add);
         match home(chunk) {
             Home::Ram => step(&mut tally.on_ram, 1, add),
-            Home::Flash => step(&mut tally.on_flash, 1, add),
+            Home::Flash => {
+                step(&mut tally.on_flash, 1, add);
+                let is_there = chunk.copies.contains(Copies::FLASH);
+                let packed = u32::from(is_there && chunk.flash.packed);
+                step(&mut tally.on_flash_packed, packed, add);
+                let bytes = u64::from(is_there) * u64::from(chunk.flash.bytes);
+                step64(&mut tally.on_flash_bytes, bytes, add);
+            }
             Home::Memory => {}
         }
         let has_ram = chunk.copies.contains(Copies::RAM);

@@ -17,9 +17,9 @@ use crate::port::lock::Lock;
 use crate::port::{Filling, Region, SharedMemory, Use};
 use core::ptr::NonNull;
 
-/// What [`super::DeviceBuffers::with_staging`] is good for on a machine with a few workers: pieces of
-/// 1 MiB, the size of a chunk of many models.
-pub const STAGING_BYTES: usize = 64 << 20;
+/// What [`super::DeviceBuffers::with_staging`] is good for on a machine with a dozen workers: each
+/// may have a chunk, or a part of a large weight unit, in hand.
+pub const STAGING_BYTES: usize = 96 << 20;
 /// Pieces, the zeros included.
 const GRANULES: u32 = u64::BITS;
 const ZEROS: u64 = 1 << (GRANULES - 1);

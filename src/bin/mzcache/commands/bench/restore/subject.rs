@@ -221,8 +221,8 @@ impl Subject {
     pub fn evict_bound_ms(&self) -> f64 {
         let tally = self.engine.session.runtime().stats().tally;
         let chunk = self.engine.session.model().shape.kv().chunk_bytes() as u64;
-        let packed = (u64::from(tally.on_ram) * chunk) as f64;
-        let written = (u64::from(tally.on_flash) * chunk) as f64;
+        let packed = (u64::from(tally.on_ram + tally.on_flash_packed) * chunk) as f64;
+        let written = tally.on_flash_bytes as f64;
         let cores = packed / self.rates.pack / self.rates.cores as f64;
         1e3 * cores.max(written / self.rates.write)
     }
@@ -244,9 +244,9 @@ impl Subject {
             false => (Duration::ZERO, 0),
         };
         Work {
-            read: weights_out + raw(tally.on_flash),
+            read: weights_out + tally.on_flash_bytes,
             packed: tally.ram_bytes,
-            unpack: raw(tally.on_ram),
+            unpack: raw(tally.on_ram) + raw(tally.on_flash_packed),
             allocate: weights_out + raw(tally.on_flash) + raw(tally.on_ram),
             prefill,
             touched,

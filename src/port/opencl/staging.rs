@@ -101,9 +101,11 @@ impl Staging {
         }
         // SAFETY: `skip` is less than the spare bytes at the end.
         let start = unsafe { mapped.add(skip) };
-        // SAFETY: the whole block is mapped, and new to everybody. It is zeroed once, so that no
-        // byte of it is ever undefined.
-        unsafe { start.write_bytes(0, total - IO_ALIGN) };
+        // SAFETY: the last granule lies before the spare bytes.
+        let zeros = unsafe { start.add((GRANULES as usize - 1) * granule_bytes) };
+        // SAFETY: as above; it is new to everybody. The others come from the driver as they are, and
+        // are made resident by whoever fills them first.
+        unsafe { zeros.write_bytes(0, granule_bytes) };
         self.pinned = Some(Pinned { object, mapped, start, granule_bytes });
         Ok(())
     }

@@ -18,13 +18,13 @@
 //! What may happen, and what the manager must then do. A run that finds anything else is a bug in
 //! the manager or in this list.
 //!
-//! *Model file.* Any read may fail (`Io`) or end early (`ShortRead`); the pass or restore then fails
+//! *Model file.* Any read may fail (`Io`) or end early (`ShortRead`); the pass or restore fails
 //! with that error, and succeeds when begun again once the file answers. It never lies: weights
 //! carry no checksum, so wrong bytes from this file are beyond the manager.
 //!
 //! *Swap file.* Any read may fail; the copy counts as good and is read again next time. A read may
 //! end early, come from another place, or have a bit changed; a write may be lost, be torn after
-//! some page, go to another slot too, and say that all is well; bits may rot at any time. Each of
+//! some page, go to another slot, and say that all is well; bits may rot at any time. Each of
 //! these costs the copy that it hit, no other and nothing else: the restore says `Corrupt` and from
 //! which token to compute again, and never gives wrong values. A write may fail with `Io` or
 //! `NoSpace`, having done any part of its work; the chunk then leaves another way or stays. A
@@ -53,7 +53,13 @@
 //! number of actions that follows from the configuration, and everything can leave again.
 #![cfg(feature = "host")]
 
+mod device;
 mod faults;
 mod injector;
+mod life;
+mod random;
 mod reference;
+mod scheduler;
+mod seeds;
+mod swarm;
 mod world;

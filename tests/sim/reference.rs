@@ -40,8 +40,12 @@ impl Content {
         self.base == commit || self.draft == commit
     }
 
-    fn is_cycled(&self) -> bool {
-        matches!(self.values, Values::Cycled { .. })
+    /// How many tokens it held when it was last packed, if it was.
+    fn packed_as(&self) -> Option<u16> {
+        match self.values {
+            Values::Plain(_) => None,
+            Values::Cycled { tokens, .. } => Some(tokens),
+        }
     }
 }
 
@@ -50,7 +54,7 @@ impl Content {
 struct Seen {
     commit: u32,
     tokens: u16,
-    is_cycled: bool,
+    packed_as: Option<u16>,
     hash: u64,
 }
 
@@ -61,6 +65,8 @@ struct Known {
     flash: Option<Arc<Content>>,
     /// The last commit; 0 when it holds no tokens.
     commit: u32,
+    /// A pass asks for its tokens to be committed: its name, and the tokens that there are then.
+    pending: Option<(u32, u16)>,
     seen: Option<Seen>,
 }
 
@@ -77,6 +83,7 @@ struct Books {
 pub struct Reference {
     shape: KvShape,
     codec: CodecId,
+    tells: bool,
     steps: OnceLock<Steps<'static>>,
     books: Mutex<Books>,
 }
@@ -86,8 +93,8 @@ fn key(id: ChunkId) -> (u16, u16) {
 }
 
 impl Reference {
-    pub fn new(shape: KvShape, codec: CodecId) -> Self {
-        Reference { shape, codec, steps: OnceLock::new(), books: Mutex::default() }
+    pub fn new(shape: KvShape, codec: CodecId, tells: bool) -> Self {
+        Reference { shape, codec, tells, steps: OnceLock::new(), books: Mutex::default() }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -132,15 +139,28 @@ impl Reference {
         known.buffer = Some(Arc::new(Content { base, draft: pass, values }));
     }
 
-    /// The runtime took what a pass wrote to these chunks for the context.
-    pub fn committed(&self, ids: impl Iterator<Item = ChunkId>, pass: u32) {
+    /// A pass asks for what it wrote to be committed, as so many tokens of each chunk. Whether all
+    /// of it is still there; else it must be told to begin again.
+    pub fn begin_commit(&self, chunks: &[(ChunkId, u16)], pass: u32) -> bool {
         let mut books = self.books();
-        for id in ids {
-            let known = books.chunks.get_mut(&key(id)).unwrap();
-            let draft = known.buffer.as_ref().map(|content| content.draft);
-            assert_eq!(draft, Some(pass), "{id:?} is committed, but what was written is gone");
-            known.commit = pass;
-            known.seen = None;
+        let mut is_intact = true;
+        for (id, tokens) in chunks {
+            let known = books.chunks.get_mut(&key(*id)).unwrap();
+            is_intact &= known.buffer.as_ref().is_some_and(|content| content.draft == pass);
+            known.pending = Some((pass, *tokens));
+        }
+        is_intact
+    }
+
+    /// The runtime took it for the context, or did not.
+    pub fn end_commit(&self, chunks: &[(ChunkId, u16)], is_committed: bool) {
+        let mut books = self.books();
+        for (id, _) in chunks {
+            let known = books.chunks.get_mut(&key(*id)).unwrap();
+            let pending = known.pending.take();
+            if let Some((pass, _)) = pending.filter(|_| is_committed) {
+                (known.commit, known.seen) = (pass, None);
+            }
         }
     }
 
@@ -174,14 +194,15 @@ impl Reference {
             }
             found[rows].hash(&mut hasher);
         }
-        let is_cycled = content.is_cycled();
-        let seen = Seen { commit: known.commit, tokens, is_cycled, hash: hasher.finish() };
+        let packed_as = content.packed_as();
+        let seen = Seen { commit: known.commit, tokens, packed_as, hash: hasher.finish() };
         if let Some(before) = known.seen.replace(seen)
             && (before.commit, before.tokens) == (seen.commit, tokens)
             && before.hash != seen.hash
         {
             let is_lossless = codec(self.codec).properties().is_lossless;
-            let is_first = is_cycled && !before.is_cycled;
+            // A codec may look at all tokens of a chunk to pack each.
+            let is_first = packed_as.is_some() && packed_as != before.packed_as;
             assert!(is_first && !is_lossless, "{id:?} changed: {before:?} {seen:?}");
         }
     }
@@ -244,7 +265,12 @@ impl Reference {
             _ if failed => {}
             Action::Pack { tokens, .. } => {
                 let of = known.buffer.clone().unwrap();
-                let base = if of.is_of(known.commit) { known.commit } else { of.base };
+                let base = match known.pending {
+                    // Somebody evicts between the commit and its answer.
+                    Some((pass, after)) if after == tokens && of.is_of(pass) => pass,
+                    _ if of.is_of(known.commit) => known.commit,
+                    _ => of.base,
+                };
                 let values = Values::Cycled { of, id, tokens, result: OnceLock::new() };
                 known.ram = Some(Arc::new(Content { base, draft: 0, values }));
             }
@@ -264,7 +290,10 @@ impl Reference {
 }
 
 impl Trace for Reference {
-    fn acted(&self, _worker: usize, action: &Action, outcome: &Outcome, _: Nanos, _: Nanos) {
+    fn acted(&self, worker: usize, action: &Action, outcome: &Outcome, _: Nanos, _: Nanos) {
+        if self.tells {
+            println!("    {worker}: {action:?} {outcome:?}");
+        }
         let mut books = self.books();
         books.actions += 1;
         self.book(&mut books, action, outcome);

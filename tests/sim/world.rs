@@ -5,7 +5,9 @@
 use crate::reference::Reference;
 use mzcache::Result;
 use mzcache::arena::view;
+use mzcache::codec::{ChunkLayout, Geometry, codec};
 use mzcache::kernel::CpuFlags;
+use mzcache::limits::CHUNK_TOKENS;
 use mzcache::policy::Profile;
 use mzcache::port::{Ports, Use};
 use mzcache::runtime::{Config, Options, Report, Runtime, Worker, required_bytes};
@@ -34,11 +36,24 @@ pub struct Setup {
     pub segment_bytes: u32,
     pub profile: Profile,
     pub cpu: CpuFlags,
+    /// Print every action, for whoever looks into a failure.
+    pub tells: bool,
 }
 
 impl Setup {
     pub fn model_bytes(&self) -> u64 {
         self.unit_pages.iter().sum::<u64>() * PAGE - CUT_BYTES
+    }
+
+    fn geometry(&self) -> Geometry {
+        let (shape, id) = (self.shape, ChunkId::default());
+        Geometry { shape, id, tokens: CHUNK_TOKENS, layout: ChunkLayout::TokenMajor }
+    }
+
+    /// Bytes of a chunk in the swap file.
+    pub fn slot_bytes(&self) -> u64 {
+        let packed = codec(self.codec).packed_bytes_max(&self.geometry());
+        (self.shape.chunk_bytes().max(packed) as u64).next_multiple_of(PAGE)
     }
 
     /// The second half of a unit first, where it has two pages or more.
@@ -105,6 +120,8 @@ pub struct World {
     extents: Vec<Vec<Extent>>,
     /// Tokens that were committed.
     pub tokens: u32,
+    /// There is a swap file, and it has not failed to sync.
+    pub flash_works: bool,
 }
 
 pub fn chunk_id(layer: u16, token: u32) -> ChunkId {
@@ -126,7 +143,7 @@ impl World {
     pub fn open(setup: &Setup, ports: Ports) -> Result<World> {
         let extents = setup.extents();
         let units: Vec<_> = extents.iter().map(|extents| WeightUnit { extents }).collect();
-        let reference = Lent::new(Box::new(Reference::new(setup.shape, setup.codec)));
+        let reference = Lent::new(Box::new(Reference::new(setup.shape, setup.codec, setup.tells)));
         let config = Config {
             shape: setup.shape,
             weights: &units,
@@ -151,7 +168,8 @@ impl World {
         match opened {
             Ok(runtime) => {
                 let (runtime, setup) = (ManuallyDrop::new(runtime), setup.clone());
-                Ok(World { runtime, setup, reference, memory, extents, tokens: 0 })
+                let flash_works = setup.swap_file;
+                Ok(World { runtime, setup, reference, memory, extents, tokens: 0, flash_works })
             }
             Err(error) => {
                 // SAFETY: a runtime that did not open has ended its threads and keeps nothing.
@@ -229,16 +247,25 @@ impl World {
                 self.write(layer, start, end, pass)?;
             }
         }
-        self.runtime.commit(TokenCount::new(end))?;
-        let first = self.tokens / 256 * 256;
-        if end > self.tokens {
-            let starts = || (first..end).step_by(256);
-            let ids =
-                (0..self.layers()).flat_map(|layer| starts().map(move |at| chunk_id(layer, at)));
-            self.reference.get().committed(ids, pass);
-        }
-        self.tokens = end;
+        self.commit(end, pass)?;
         assert_eq!(self.runtime.tokens().get(), end);
+        Ok(())
+    }
+
+    fn commit(&mut self, end: u32, pass: u32) -> Result<()> {
+        let first = if end > self.tokens { self.tokens / 256 * 256 } else { end };
+        let in_layer = |layer| {
+            let starts = (first..end).step_by(256);
+            let tokens = move |start: u32| u16::try_from((end - start).min(256)).unwrap();
+            starts.map(move |start| (chunk_id(layer, start), tokens(start)))
+        };
+        let chunks: Vec<_> = (0..self.layers()).flat_map(in_layer).collect();
+        let is_intact = self.reference.get().begin_commit(&chunks, pass);
+        let result = self.runtime.commit(TokenCount::new(end));
+        assert!(is_intact || result.is_err(), "committed, but what was written is gone");
+        self.reference.get().end_commit(&chunks, result.is_ok());
+        result?;
+        self.tokens = end;
         Ok(())
     }
 
@@ -319,10 +346,30 @@ impl World {
         assert!(deadline.is_some() || booked.stop != Stop::Deadline, "{report:?}");
         if booked.stop == Stop::Exhausted {
             assert_eq!(after.weights_left, 0, "weights could have been dropped: {report:?}");
-            let open = policy.paths.flash && self.setup.swap_file && booked.error.is_none();
+            let open = policy.paths.flash && self.flash_works && booked.error.is_none();
             assert!(!open || after.kv_left + after.packed_idle == 0, "{report:?} {after:?}");
         }
         Ok(report)
+    }
+
+    /// Asks for everything while compute has a weight unit and a chunk, which must stay as is.
+    pub fn hold_and_evict(&self, layer: u16, policy: EvictPolicy) -> Result<()> {
+        self.runtime.begin_pass(self.runtime.tokens())?;
+        let layer = LayerIndex::new(layer % self.layers());
+        let weights = self.runtime.weights(layer)?;
+        self.runtime.wait(layer, Kind::Kv)?;
+        let chunk = match self.tokens {
+            0 => None,
+            _ => Some(self.runtime.kv(chunk_id(layer.get(), self.tokens - 1))?),
+        };
+        self.runtime.finish_restore()?;
+        let before = (weights.to_vec(), chunk.as_ref().map(|chunk| chunk.to_vec()));
+        let report = self.evict(policy, u64::MAX, None)?;
+        assert!(report.booked.leased >= 1, "{report:?}");
+        assert!(*weights == *before.0, "weights changed while they were leased");
+        let after = chunk.as_ref().map(|chunk| chunk.to_vec());
+        assert!(after == before.1, "a chunk changed while it was leased");
+        Ok(())
     }
 
     pub fn truncate(&mut self, tokens: u32) -> Result<()> {

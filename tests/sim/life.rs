@@ -1,0 +1,464 @@
+//! One seed: a life of random operations under mishaps, checked after each, then the calm in which
+//! everything must come back.
+
+use crate::device::{Disk, Memory, Mishap, Weather};
+use crate::random::Random;
+use crate::scheduler::{End, Scheduler, Workers, is_end, message};
+use crate::swarm::{self, Options};
+use crate::world::{Lent, World, check_closed};
+use mzcache::port::{Ports, Storage, Threads};
+use mzcache::state::{EvictPolicy, Paths};
+use mzcache::units::{ByteCount, Nanos, TokenCount};
+use mzcache::{Code, Error};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What runs did, to be printed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sums {
+    pub operations: u64,
+    pub actions: u64,
+    pub points: u64,
+    pub mishaps: u64,
+    pub power_cuts: u64,
+    pub losses: u64,
+    pub cancelled: u64,
+}
+
+/// Points that one action may take, and those that a call takes besides.
+const POINTS_PER_ACTION: u64 = 400;
+
+pub struct Life {
+    options: Options,
+    scheduler: Lent<Scheduler>,
+    weather: Weather,
+    model: Lent<Disk>,
+    swap: Lent<Disk>,
+    memory: Lent<Memory>,
+    threads: Lent<Workers>,
+    world: Option<World>,
+    /// A worker has died.
+    is_lame: bool,
+    pub sums: Sums,
+}
+
+impl Life {
+    pub fn new(seed: u64, tells: bool) -> Self {
+        let mut random = Random::new(seed);
+        let mut options = Options::new(&mut random);
+        options.setup.tells = tells;
+        let scheduler = Scheduler::new(random);
+        let weather = Weather::new(scheduler.clone(), options.one_in);
+        let setup = &options.setup;
+        let slot_bytes = setup.slot_bytes();
+        let refuse = weather.clone();
+        let refuse = Box::new(move || refuse.happens(Mishap::NoThread));
+        Life {
+            model: Lent::new(Box::new(Disk::model(&weather, setup.model_bytes()))),
+            swap: Lent::new(Box::new(Disk::swap(&weather, slot_bytes))),
+            memory: Lent::new(Box::new(Memory::new(&weather, options.memory_bytes_max))),
+            threads: Lent::new(Box::new(Workers { scheduler: scheduler.clone(), refuse })),
+            scheduler: Lent::new(Box::new(scheduler)),
+            weather,
+            world: None,
+            is_lame: false,
+            sums: Sums::default(),
+            options,
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.options.setup.tells {
+            println!("{}", what());
+        }
+    }
+
+    fn scheduler(&self) -> &'static Scheduler {
+        self.scheduler.get()
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut Random) -> T) -> T {
+        self.scheduler().draw(draw)
+    }
+
+    fn world(&mut self) -> &mut World {
+        self.world.as_mut().unwrap()
+    }
+
+    fn open(&mut self) {
+        let is_threaded = !self.options.setup.workers.is_empty();
+        let ports = Ports {
+            model: self.model.get(),
+            swap: self.options.setup.swap_file.then_some(self.swap.get() as &dyn Storage),
+            memory: self.memory.get(),
+            clock: self.scheduler(),
+            park: self.scheduler(),
+            threads: is_threaded.then_some(self.threads.get() as &dyn Threads),
+            meter: None,
+        };
+        while self.world.is_none() {
+            match World::open(&self.options.setup, ports) {
+                Ok(world) => self.world = Some(world),
+                Err(error) => assert_eq!(error.code, Code::LimitExceeded, "{error}"),
+            }
+        }
+        self.is_lame = false;
+    }
+
+    /// The whole life; panics when something is wrong.
+    pub fn live(&mut self) {
+        self.scheduler().set_pace(self.options.pace);
+        self.open();
+        for _ in 0..self.options.operations {
+            let one_in = self.options.power_cut_one_in;
+            let cut = self.draw(|random| random.one_in(one_in).then(|| random.below(400)));
+            self.scheduler().cut_power_after(cut);
+            let done = catch_unwind(AssertUnwindSafe(|| self.operate()));
+            self.scheduler().cut_power_after(None);
+            match done {
+                Ok(()) => self.sums.operations += 1,
+                Err(panic) if is_end(&*panic) && self.scheduler().end() == Some(End::PowerCut) => {
+                    self.reboot();
+                }
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        self.weather.calm_down();
+        self.recover();
+        self.close();
+    }
+
+    /// The process has ended where it was; another one begins.
+    fn reboot(&mut self) {
+        self.tell(|| "power cut".into());
+        self.sums.power_cuts += 1;
+        self.scheduler().finish();
+        self.scheduler().restart();
+        let world = self.world.take().unwrap();
+        self.sums.actions += world.reference.get().actions();
+        // SAFETY: all threads but this one have ended, and this one has left it.
+        unsafe { world.abandon() };
+        self.memory.get().free_all();
+        self.weather.reboot();
+        self.open();
+    }
+
+    fn operate(&mut self) {
+        self.bound_points();
+        let kind = self.draw(|random| random.below(16));
+        let pressure = {
+            let one_in = self.options.pressure_one_in;
+            let comes = self.draw(|random| random.one_in(one_in)) && kind < 12;
+            comes.then(|| self.press())
+        };
+        self.world().flash_works &= !self.weather.is_poisoned();
+        let before = self.world().reference.get().actions();
+        let alone = pressure.is_none();
+        let result = match kind {
+            0..=3 => self.append(),
+            4..=6 => self.evict(alone),
+            7..=8 => self.restore(),
+            9 => self.cancel(),
+            10 => self.interleave(),
+            11 => self.truncate(),
+            12 => self.hold(),
+            13 => self.rot(),
+            14 => self.change_pace(),
+            _ => self.kill(),
+        };
+        let pressed = pressure.is_some();
+        if let Some((thread, over)) = pressure {
+            over.store(true, Ordering::Relaxed);
+            self.scheduler().wait_for(thread);
+        }
+        let told = self.weather.take_told();
+        self.tell(|| format!("  {result:?}, told {told:?}, pressed {pressed}"));
+        if let Err(error) = result {
+            self.judge(error, &told, pressed);
+        }
+        // A pass may end before all that it brought back is booked, or before its restore.
+        let _ = self.world().runtime.finish_restore();
+        if alone {
+            let actions = self.world().reference.get().actions() - before;
+            let most = 2 * self.world().actions_max();
+            assert!(actions <= most, "{actions} actions, more than {most}");
+        }
+        self.look();
+    }
+
+    /// A call that takes more points than this has no end.
+    fn bound_points(&mut self) {
+        let actions = self.world().actions_max();
+        self.scheduler().allow_points(actions * POINTS_PER_ACTION + 100_000);
+    }
+
+    /// An error must be one that somebody was given, or the consequence of one.
+    fn judge(&mut self, error: Error, told: &[Code], pressed: bool) {
+        let lost = self.world().runtime.lost();
+        let is_explained = match error.code {
+            Code::Cancelled => pressed || !told.is_empty() || lost.is_some(),
+            Code::BadState => pressed,
+            Code::Corrupt => lost.is_some(),
+            code => told.contains(&code),
+        };
+        assert!(is_explained && !error.what.is_empty(), "{error:?} out of nothing: {told:?}");
+        self.sums.cancelled += u64::from(error.code == Code::Cancelled);
+    }
+
+    /// Nothing is under way: the books are right, and what is lost was damaged.
+    fn look(&mut self) {
+        let memory = self.memory.get();
+        self.world().check_books(&|usage| memory.live(usage));
+        let Some(token) = self.world().runtime.lost() else { return };
+        let layers = u64::from(self.options.setup.shape.layers);
+        let first = u64::from(token.get() / 256) * layers;
+        assert!(
+            self.weather.may_be_lost(first..first + layers),
+            "token {token} is lost for nothing"
+        );
+        self.sums.losses += 1;
+        self.tell(|| format!("  lost from {token}"));
+        self.world().truncate(token.get()).unwrap();
+        assert_eq!(self.world().runtime.lost(), None);
+    }
+
+    /// A thread that wants memory again and again until it is told to stop.
+    fn press(&mut self) -> (usize, Arc<AtomicBool>) {
+        let over = Arc::new(AtomicBool::new(false));
+        let evictor = self.world().runtime.evictor();
+        let (stop, scheduler) = (over.clone(), self.scheduler());
+        let thread = self.scheduler().start(move || {
+            for _ in 0..8 {
+                let (pause, bytes) =
+                    scheduler.draw(|random| (1 << random.below(20), random.below(400_000)));
+                scheduler.pause(pause);
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                match evictor.evict(ByteCount::new(bytes), None) {
+                    Ok(report) => assert_eq!(report.booked.asked.get(), bytes),
+                    Err(error) => assert_eq!(error.code, Code::BadState, "{error}"),
+                }
+            }
+        });
+        (thread, over)
+    }
+
+    fn append(&mut self) -> Result<(), Error> {
+        let room = self.options.setup.tokens_max - self.world().tokens;
+        let most = u64::from(room.min(300));
+        let tokens = self.draw(|random| random.below(most + 1));
+        self.tell(|| format!("append {tokens}"));
+        self.world().pass(u32::try_from(tokens).unwrap())
+    }
+
+    fn evict(&mut self, alone: bool) -> Result<(), Error> {
+        let total = self.world().runtime.stats().tally.total_bytes();
+        let default = self.options.setup.evict;
+        let (policy, bytes, deadline) = self.draw(|random| {
+            let policy = if random.one_in(2) { default } else { swarm::policy(random) };
+            let bytes = match random.below(4) {
+                0 => u64::MAX,
+                _ => random.below(total + total / 8 + 2),
+            };
+            let deadline = random.one_in(4).then(|| Nanos::new(1 << random.below(24)));
+            (policy, bytes, deadline)
+        });
+        self.tell(|| format!("evict {bytes} of {total} {policy:?} {deadline:?}"));
+        if alone {
+            return self.world().evict(policy, bytes, deadline).map(|_| ());
+        }
+        let report = self.world().runtime.evict_by(policy, ByteCount::new(bytes), deadline)?;
+        assert_eq!(report.booked.asked.get(), bytes);
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), Error> {
+        self.tell(|| "restore".into());
+        self.world().restore()
+    }
+
+    /// Begins a pass, lets some of it happen, and gives it up.
+    fn cancel(&mut self) -> Result<(), Error> {
+        let polls = self.some_polls();
+        self.tell(|| format!("cancel after {polls}"));
+        let tokens = self.world().runtime.tokens();
+        self.world().runtime.begin_pass(tokens)?;
+        self.poll(polls);
+        match self.world().runtime.cancel_restore() {
+            // It was complete, or failed, or an eviction came first.
+            Err(error) if error.code != Code::BadState => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn some_polls(&mut self) -> u64 {
+        let most = self.world().actions_max() / 8;
+        self.draw(|random| random.below(most))
+    }
+
+    /// Lets restoration go on, by whoever does that here.
+    fn poll(&mut self, times: u64) {
+        for _ in 0..times {
+            if self.world().runtime.is_inline() {
+                let bits = self.draw(|random| random.below(8)).to_le_bytes()[0];
+                let roles = mzcache::state::Roles::from_bits_truncate(bits);
+                self.world().runtime.poll_roles(roles);
+            } else {
+                self.scheduler().pause(1000);
+            }
+        }
+    }
+
+    /// A pass in whose midst memory is wanted, by the same thread.
+    fn interleave(&mut self) -> Result<(), Error> {
+        let polls = self.some_polls();
+        let total = self.world().runtime.stats().tally.total_bytes();
+        let bytes = self.draw(|random| random.below(total + 1));
+        let room = self.options.setup.tokens_max - self.world().tokens;
+        let end = self.world().tokens + room.min(40);
+        self.tell(|| format!("evict {bytes} after {polls} of a pass to {end}"));
+        self.world().runtime.begin_pass(TokenCount::new(end))?;
+        self.poll(polls);
+        self.world().runtime.evict(ByteCount::new(bytes), None)?;
+        match self.world().compute(end) {
+            Err(error) if error.code == Code::Cancelled => Ok(()),
+            result => result,
+        }
+    }
+
+    fn truncate(&mut self) -> Result<(), Error> {
+        let tokens = u64::from(self.world().tokens);
+        let tokens = self.draw(|random| random.below(tokens + 1));
+        self.tell(|| format!("truncate to {tokens}"));
+        self.world().truncate(u32::try_from(tokens).unwrap())
+    }
+
+    /// Everything is to leave while some of it is in use.
+    fn hold(&mut self) -> Result<(), Error> {
+        let (layer, policy) = self.draw(|random| (random.below(2), swarm::policy(random)));
+        self.tell(|| format!("evict all but what is leased {policy:?}"));
+        self.world().hold_and_evict(u16::try_from(layer).unwrap(), policy)
+    }
+
+    fn rot(&mut self) -> Result<(), Error> {
+        self.tell(|| "rot".into());
+        // Only where bits may rot at all; else each loss is a bug.
+        if self.options.one_in[Mishap::ReadFlips as usize] > 0 {
+            self.swap.get().rot();
+        }
+        Ok(())
+    }
+
+    fn change_pace(&mut self) -> Result<(), Error> {
+        let (heat, rest) = self.draw(|random| (random.pick(&[1, 1, 100]), random.one_in(3)));
+        self.tell(|| format!("heat {heat}, rest {rest}"));
+        self.scheduler().set_heat(heat);
+        let rest = rest || self.is_lame;
+        self.world().runtime.rest_workers(rest);
+        Ok(())
+    }
+
+    /// A worker dies while it has nothing in hand.
+    fn kill(&mut self) -> Result<(), Error> {
+        if self.options.one_in[Mishap::NoThread as usize] > 0 && self.scheduler().kill_one() {
+            self.tell(|| "a worker dies".into());
+            self.is_lame = true;
+            self.world().runtime.rest_workers(true);
+        }
+        Ok(())
+    }
+
+    /// The calm: nothing fails any more, so everything comes back, goes, and comes back again.
+    fn recover(&mut self) {
+        self.tell(|| "calm".into());
+        let _ = self.weather.take_told();
+        let policy = EvictPolicy { paths: Paths::BOTH, ..self.options.setup.evict };
+        // Damage done earlier shows when its copy is read; each finds some, or there is none.
+        let mut cycles = 0;
+        while self.restore_what_is_left() | self.cycle(policy) {
+            cycles += 1;
+            assert!(cycles <= 16, "losses go on in the calm");
+        }
+        self.bound_points();
+        let before = self.world().reference.get().actions();
+        assert!(!self.cycle(policy), "a second cycle loses something");
+        let actions = self.world().reference.get().actions() - before;
+        let most = self.world().actions_max();
+        assert!(actions <= most, "{actions} actions in the calm, more than {most}");
+        self.world().truncate(0).unwrap();
+        self.look();
+        assert_eq!(self.world().runtime.stats().tally.kv_bytes, 0);
+        assert!(self.weather.is_poisoned() || self.weather.take_told().is_empty());
+    }
+
+    /// Everything goes and comes back; whether something was lost.
+    fn cycle(&mut self, policy: EvictPolicy) -> bool {
+        self.bound_points();
+        self.world().flash_works &= !self.weather.is_poisoned();
+        self.world().evict(policy, u64::MAX, None).unwrap();
+        self.look();
+        let left = self.world().runtime.stats().tally.total_bytes();
+        assert!(left == 0 || !self.world().flash_works, "{left} bytes stay");
+        self.restore_what_is_left()
+    }
+
+    /// Restores, and cuts off what turns out to be lost; whether something was.
+    fn restore_what_is_left(&mut self) -> bool {
+        let mut losses = 0;
+        while let Err(error) = self.world().restore() {
+            self.judge(error, &[], false);
+            losses += 1;
+            assert!(losses <= 16, "{error} again and again");
+            self.look();
+        }
+        self.look();
+        losses > 0
+    }
+
+    fn close(&mut self) {
+        let world = self.world.take().unwrap();
+        self.sums.actions += world.reference.get().actions();
+        self.sums.points += self.scheduler().points();
+        self.sums.mishaps += self.weather.mishaps();
+        // SAFETY: every thread that had an evictor was waited for.
+        unsafe { world.close() };
+        let memory = self.memory.get();
+        check_closed(&|usage| memory.live(usage));
+        memory.free_all();
+        self.scheduler().finish();
+    }
+}
+
+impl Life {
+    /// Gives back what the run stood on, after it went well.
+    fn end(self) -> Sums {
+        // SAFETY: the runtime is closed and all threads have ended.
+        unsafe {
+            self.model.end();
+            self.swap.end();
+            self.memory.end();
+            self.threads.end();
+            self.scheduler.end();
+        }
+        self.sums
+    }
+}
+
+/// Runs a seed, perhaps printing what happens; what it did, or what went wrong.
+pub fn run(seed: u64, tells: bool) -> Result<Sums, String> {
+    let mut life = Life::new(seed, tells);
+    life.tell(|| format!("{:#?}", life.options));
+    match catch_unwind(AssertUnwindSafe(|| life.live())) {
+        Ok(()) => Ok(life.end()),
+        Err(panic) => {
+            let why = match life.scheduler().end() {
+                Some(End::Failure(why)) => why,
+                _ => message(&*panic),
+            };
+            // Its memory stays: somebody may still be using it.
+            Err(why)
+        }
+    }
+}

@@ -60,7 +60,7 @@ struct Sky {
     /// Slots of the swap file that hold, or gave, something wrong.
     damaged: BTreeSet<u64>,
     poisoned: bool,
-    mishaps: u64,
+    mishaps: [u64; Mishap::ALL.len()],
 }
 
 /// When what goes wrong, and what did.
@@ -89,7 +89,7 @@ impl Weather {
         let mut sky = self.sky();
         let one_in = sky.one_in[mishap as usize];
         let happens = !sky.calm && self.scheduler.draw(|random| random.one_in(one_in));
-        sky.mishaps += u64::from(happens);
+        sky.mishaps[mishap as usize] += u64::from(happens);
         happens
     }
 
@@ -103,7 +103,8 @@ impl Weather {
         std::mem::take(&mut self.sky().told)
     }
 
-    pub fn mishaps(&self) -> u64 {
+    /// How many of each kind there were.
+    pub fn mishaps(&self) -> [u64; Mishap::ALL.len()] {
         self.sky().mishaps
     }
 

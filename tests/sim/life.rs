@@ -20,10 +20,15 @@ pub struct Sums {
     pub operations: u64,
     pub actions: u64,
     pub points: u64,
-    pub mishaps: u64,
+    /// Of each kind.
+    pub mishaps: [u64; Mishap::ALL.len()],
     pub power_cuts: u64,
     pub losses: u64,
     pub cancelled: u64,
+    /// Workers that died.
+    pub deaths: u64,
+    /// Looks at what an eviction left: its order, its balance.
+    pub looks: [u64; 2],
 }
 
 /// Points that one action may take, and those that a call takes besides.
@@ -136,7 +141,7 @@ impl Life {
         self.scheduler().finish();
         self.scheduler().restart();
         let world = self.world.take().unwrap();
-        self.sums.actions += world.reference.get().actions();
+        self.count(&world);
         // SAFETY: all threads but this one have ended, and this one has left it.
         unsafe { world.abandon() };
         self.memory.get().free_all();
@@ -364,6 +369,7 @@ impl Life {
     fn kill(&mut self) -> Result<(), Error> {
         if self.options.one_in[Mishap::NoThread as usize] > 0 && self.scheduler().kill_one() {
             self.tell(|| "a worker dies".into());
+            self.sums.deaths += 1;
             self.is_lame = true;
             self.world().runtime.rest_workers(true);
         }
@@ -417,11 +423,19 @@ impl Life {
         losses > 0
     }
 
+    /// A world ends.
+    fn count(&mut self, world: &World) {
+        self.sums.actions += world.reference.get().actions();
+        for (sum, looks) in self.sums.looks.iter_mut().zip(world.looks.get()) {
+            *sum += looks;
+        }
+    }
+
     fn close(&mut self) {
         let world = self.world.take().unwrap();
-        self.sums.actions += world.reference.get().actions();
+        self.count(&world);
         self.sums.points += self.scheduler().points();
-        self.sums.mishaps += self.weather.mishaps();
+        self.sums.mishaps = self.weather.mishaps();
         // SAFETY: every thread that had an evictor was waited for.
         unsafe { world.close() };
         let memory = self.memory.get();

@@ -242,6 +242,8 @@ impl Reference {
         let bytes = codec.pack(&mut work, &geometry, values, packed).unwrap();
         let mut back = vec![0; values.len()];
         codec.unpack(&mut work, &geometry, &packed[..bytes], &mut back).unwrap();
+        let pairs = self.valid(tokens).flat_map(|rows| rows.map(|at| (values[at], back[at])));
+        check_loss(pairs, codec.properties().is_lossless);
         back
     }
 
@@ -287,6 +289,28 @@ impl Reference {
             Action::ReadWeights { .. } => unreachable!("chunks are not read from the model"),
         }
     }
+}
+
+/// The codec is the manager's own, so it is not believed: nothing is lost by one that says so, and
+/// by others far less than there is.
+fn check_loss(pairs: impl Iterator<Item = (u16, u16)>, is_lossless: bool) {
+    let (mut lost, mut all) = (0.0, 0.0);
+    for (before, after) in pairs {
+        assert!(before == after || !is_lossless, "a lossless codec changed {before} to {after}");
+        lost += (number(before) - number(after)).abs();
+        all += number(before).abs();
+    }
+    assert!(lost <= all / 4.0, "{lost} of {all} is lost");
+}
+
+/// The number that the bits of a normal half stand for; smaller ones count as 0.
+fn number(bits: u16) -> f64 {
+    let exponent = i32::from(bits >> 10 & 31);
+    let magnitude = match exponent {
+        0 => 0.0,
+        _ => (1.0 + f64::from(bits & 0x3FF) / 1024.0) * 2f64.powi(exponent - 15),
+    };
+    if bits >> 15 == 0 { magnitude } else { -magnitude }
 }
 
 impl Trace for Reference {

@@ -1,5 +1,6 @@
 //! Seeds one after the other, on as many threads as there are cores.
 
+use crate::device::Mishap;
 use crate::life::{self, Sums};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +17,22 @@ fn add(sums: &mut Sums, more: &Sums) {
     sums.operations += more.operations;
     sums.actions += more.actions;
     sums.points += more.points;
-    sums.mishaps += more.mishaps;
     sums.power_cuts += more.power_cuts;
     sums.losses += more.losses;
     sums.cancelled += more.cancelled;
+    sums.deaths += more.deaths;
+    let add = |(sum, more): (&mut u64, &u64)| *sum += more;
+    sums.mishaps.iter_mut().zip(&more.mishaps).for_each(add);
+    sums.looks.iter_mut().zip(&more.looks).for_each(add);
+}
+
+/// A simulator in which something never happens tests nothing of it.
+fn check_marks(sums: &Sums) {
+    for mishap in Mishap::ALL {
+        assert!(sums.mishaps[mishap as usize] > 0, "{mishap:?} never happened");
+    }
+    let others = [sums.power_cuts, sums.losses, sums.cancelled, sums.deaths];
+    assert!(others.iter().chain(&sums.looks).all(|count| *count > 10), "{sums:?}");
 }
 
 #[test]
@@ -52,6 +65,9 @@ fn seeds() {
     }
     println!("{count} seeds from {first}: {sums:?}");
     assert!(failures.is_empty(), "{} seeds failed", failures.len());
+    if count >= USUAL {
+        check_marks(&sums);
+    }
 }
 
 #[test]

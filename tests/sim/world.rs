@@ -8,14 +8,15 @@ use mzcache::arena::view;
 use mzcache::codec::{ChunkLayout, Geometry, codec};
 use mzcache::kernel::CpuFlags;
 use mzcache::limits::CHUNK_TOKENS;
-use mzcache::policy::Profile;
+use mzcache::policy::{self, Order, Profile, Scheme, Stage, Times};
 use mzcache::port::{Ports, Use};
 use mzcache::runtime::{Config, Options, Report, Runtime, Worker, required_bytes};
-use mzcache::state::{EvictPolicy, Stop};
+use mzcache::state::{EvictPolicy, Paths, Roles, Stop, Tally};
 use mzcache::units::{
     ByteCount, ChunkId, ChunkIndex, CodecId, Extent, Kind, KvShape, LayerIndex, Nanos, TokenCount,
     WeightUnit,
 };
+use std::cell::Cell;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
 pub const PAGE: u64 = 4096;
@@ -122,6 +123,8 @@ pub struct World {
     pub tokens: u32,
     /// There is a swap file, and it has not failed to sync.
     pub flash_works: bool,
+    /// How often the order and the balance that an eviction left were looked at.
+    pub looks: Cell<[u64; 2]>,
 }
 
 pub fn chunk_id(layer: u16, token: u32) -> ChunkId {
@@ -169,7 +172,8 @@ impl World {
             Ok(runtime) => {
                 let (runtime, setup) = (ManuallyDrop::new(runtime), setup.clone());
                 let flash_works = setup.swap_file;
-                Ok(World { runtime, setup, reference, memory, extents, tokens: 0, flash_works })
+                let (tokens, looks) = (0, Cell::default());
+                Ok(World { runtime, setup, reference, memory, extents, tokens, flash_works, looks })
             }
             Err(error) => {
                 // SAFETY: a runtime that did not open has ended its threads and keeps nothing.
@@ -336,6 +340,7 @@ impl World {
         deadline: Option<Nanos>,
     ) -> Result<Report> {
         let before = self.runtime.stats().tally;
+        let was_prefix = self.is_prefix();
         let report = self.runtime.evict_by(policy, ByteCount::new(bytes), deadline)?;
         let after = self.runtime.stats().tally;
         let booked = report.booked;
@@ -349,7 +354,66 @@ impl World {
             let open = policy.paths.flash && self.flash_works && booked.error.is_none();
             assert!(!open || after.kv_left + after.packed_idle == 0, "{report:?} {after:?}");
         }
+        if booked.leased == 0 && booked.error.is_none() {
+            let stays = was_prefix && policy.order == Order::BackwardOut;
+            assert!(!stays || self.is_prefix(), "{:?}", self.reference.get().residency());
+            self.look_at(0, stays);
+            if before.missing == 0 && policy.paths == Paths::BOTH {
+                self.check_balance(policy.scheme, booked.stage, &after);
+            }
+        }
         Ok(report)
+    }
+
+    /// Whether of each kind of unit the front is in memory, and nothing behind it.
+    fn is_prefix(&self) -> bool {
+        let (chunks, weights) = self.reference.get().residency();
+        let columns = self.runtime.chunks();
+        let mut all =
+            (0..self.layers()).flat_map(|layer| (0..columns).map(move |chunk| (layer, chunk)));
+        chunks.iter().all(|chunk| all.next() == Some(*chunk))
+            && (0..).zip(&weights).all(|(at, layer)| *layer == at)
+    }
+
+    /// After everything was in memory both ways back take equally long, to within one unit, for as
+    /// long as there are units for both.
+    fn check_balance(&self, scheme: Scheme, stage: Stage, tally: &Tally) {
+        let times = self.times();
+        let (Some(unpack), Some(read)) = (times.unpack_chunk, times.read_chunk) else { return };
+        let is_balanced = matches!(stage, Stage::KvOnly | Stage::KvAndW);
+        if scheme != Scheme::Hybrid || !is_balanced || !self.flash_works || tally.lost > 0 {
+            return;
+        }
+        self.look_at(1, true);
+        let ram = u64::from(tally.on_ram) * unpack.get();
+        let flash = u64::from(tally.on_flash) * read.get() + tally.weights_out.get();
+        let weights = self.setup.unit_pages.iter().max().unwrap() * PAGE;
+        let weights = times.read_weights(ByteCount::new(weights)).get();
+        let one = unpack.get().max(read.get()).max(weights);
+        assert!(ram.abs_diff(flash) <= one, "{ram} and {flash} differ by more than {one}");
+    }
+
+    fn look_at(&self, what: usize, looks: bool) {
+        let mut all = self.looks.get();
+        all[what] += u64::from(looks);
+        self.looks.set(all);
+    }
+
+    fn times(&self) -> Times {
+        let setup = &self.setup;
+        let unpackers = setup.workers.iter().filter(|w| w.roles.contains(Roles::UNPACK)).count();
+        let chunk_bytes = ByteCount::new(setup.shape.chunk_bytes() as u64);
+        let packed = codec(setup.codec).packed_bytes_usual(&setup.geometry());
+        let setup = policy::Setup {
+            codec: setup.codec,
+            chunk_bytes,
+            packed_bytes: ByteCount::new(packed as u64),
+            stored_bytes: chunk_bytes,
+            unpackers: u16::try_from(unpackers).unwrap(),
+            ram_is_open: true,
+            flash_is_open: setup.swap_file,
+        };
+        Times::new(&self.setup.profile, &setup).unwrap()
     }
 
     /// Asks for everything while compute has a weight unit and a chunk, which must stay as is.

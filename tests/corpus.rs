@@ -112,6 +112,21 @@ fn step_profiles() {
 }
 
 #[test]
+fn kernels_of_every_rung() {
+    replay("kernels", bodies::kernels);
+}
+
+#[test]
+fn records_of_the_ram_swap() {
+    replay("stack", bodies::stack);
+}
+
+#[test]
+fn swap_files_that_lie() {
+    replay("swapfile", bodies::swapfile);
+}
+
+#[test]
 fn lives_of_the_state_machine() {
     replay("state", bodies::state);
 }

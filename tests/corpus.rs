@@ -10,6 +10,9 @@ use std::path::Path;
 /// A committed input stays small, and so does what git holds.
 const INPUT_BYTES_MAX: usize = 4096;
 
+/// Changed inputs for each committed one.
+const VARIANTS: usize = 20;
+
 type Body = fn(&[u8]) -> bool;
 
 /// Name and bytes of every input of a target, in a fixed order.
@@ -42,6 +45,7 @@ fn replay(target: &str, body: Body) {
     for (name, data) in &inputs {
         vary(body, name, data);
     }
+    println!("{target}: {} executions", inputs.len() * (1 + VARIANTS));
 }
 
 /// A few small changes of an input: an end, a bit, a byte.
@@ -53,7 +57,7 @@ fn vary(body: Body, name: &str, data: &[u8]) {
         random ^= random << 17;
         usize::try_from(random % (bound as u64)).unwrap()
     };
-    for _ in 0..20 {
+    for _ in 0..VARIANTS {
         let mut data = data.to_vec();
         if data.is_empty() {
             return;
@@ -90,10 +94,10 @@ fn packed_chunks() {
 }
 
 /// Committed chunks may be refused at the header one day; these are what codecs pack now. With
-/// `MZ_SEEDS=folder` they are left there for fuzzing, a folder for each target.
+/// `MZ_SEED_FOLDER=folder` they are left there for fuzzing, a folder for each target.
 #[test]
 fn packed_chunks_of_every_codec_are_accepted() {
-    let folder = std::env::var_os("MZ_SEEDS");
+    let folder = std::env::var_os("MZ_SEED_FOLDER");
     for (target, name, data) in bodies::seeds() {
         let body = if target == "kvh" { bodies::kvh } else { bodies::packed };
         assert!(run(body, &name, &data), "{name} is refused");

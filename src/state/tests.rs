@@ -144,13 +144,12 @@ impl Run {
 
     /// Works until nothing more is to be done.
     fn settle(&mut self) {
-        for _ in 0..100_000 {
-            match self.machine.is_idle() && self.world.in_flight.is_empty() {
-                true => return,
-                false => self.work(),
-            }
+        let mut left = 100_000;
+        while !self.machine.is_idle() || !self.world.in_flight.is_empty() {
+            left -= 1;
+            assert!(left > 0, "no end: {:?}", self.machine.tally());
+            self.work();
         }
-        panic!("no end: {:?}", self.machine.tally());
     }
 
     fn restore(&mut self) -> Result<(), Error> {

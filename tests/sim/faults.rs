@@ -32,6 +32,7 @@ fn setup(codec: CodecId, workers: &[Roles]) -> Setup {
         segment_bytes: 64 << 10,
         profile: Profile::DEFAULT,
         cpu: CpuFlags::detect(),
+        is_wild: false,
         tells: false,
     }
 }

@@ -87,6 +87,7 @@ fn setup(random: &mut Random) -> Setup {
         segment_bytes: (packed * random.pick(&[1, 2, 3])).next_multiple_of(4096),
         profile,
         cpu,
+        is_wild: random.one_in(8),
         tells: false,
     }
 }

@@ -7,7 +7,8 @@ use crate::scheduler::{End, Scheduler, Workers, is_end, message};
 use crate::swarm::{self, Options};
 use crate::world::{Lent, World, check_closed};
 use mzcache::port::{Ports, Storage, Threads};
-use mzcache::state::{EvictPolicy, Paths};
+use mzcache::runtime::Overlap;
+use mzcache::state::{EvictPolicy, Paths, Roles};
 use mzcache::units::{ByteCount, Nanos, TokenCount};
 use mzcache::{Code, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -308,8 +309,7 @@ impl Life {
         for _ in 0..times {
             if self.world().runtime.is_inline() {
                 let bits = self.draw(|random| random.below(8)).to_le_bytes()[0];
-                let roles = mzcache::state::Roles::from_bits_truncate(bits);
-                self.world().runtime.poll_roles(roles);
+                self.world().runtime.poll_roles(Roles::from_bits_truncate(bits));
             } else {
                 self.scheduler().pause(1000);
             }
@@ -358,8 +358,10 @@ impl Life {
 
     fn change_pace(&mut self) -> Result<(), Error> {
         let (heat, rest) = self.draw(|random| (random.pick(&[1, 1, 100]), random.one_in(3)));
-        self.tell(|| format!("heat {heat}, rest {rest}"));
+        let overlap = self.draw(|random| random.pick(&[u32::MAX, 0, 1, 2]));
+        self.tell(|| format!("heat {heat}, rest {rest}, overlap {overlap}"));
         self.scheduler().set_heat(heat);
+        self.world().runtime.set_overlap(Overlap::from_bits_truncate(overlap));
         let rest = rest || self.is_lame;
         self.world().runtime.rest_workers(rest);
         Ok(())

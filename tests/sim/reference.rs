@@ -306,10 +306,10 @@ fn check_loss(pairs: impl Iterator<Item = (u16, u16)>, is_lossless: bool) {
 
 /// The number that the bits of a normal half stand for; smaller ones count as 0.
 fn number(bits: u16) -> f64 {
-    let exponent = i32::from(bits >> 10 & 31);
+    let exponent = u64::from(bits >> 10 & 31);
     let magnitude = match exponent {
         0 => 0.0,
-        _ => (1.0 + f64::from(bits & 0x3FF) / 1024.0) * 2f64.powi(exponent - 15),
+        _ => f64::from_bits((exponent + 1008) << 52 | u64::from(bits & 0x3FF) << 42),
     };
     if bits >> 15 == 0 { magnitude } else { -magnitude }
 }

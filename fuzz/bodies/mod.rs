@@ -23,7 +23,7 @@ pub use canary::canary;
 pub use gguf::gguf;
 pub use kernels::kernels;
 pub use kvh::kvh;
-pub use packed::packed;
+pub use packed::{PACKED_AT, packed};
 pub use profile::profile;
 pub use stack::stack;
 pub use state::state;

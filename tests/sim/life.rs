@@ -106,7 +106,10 @@ impl Life {
         while self.world.is_none() {
             match World::open(&self.options.setup, ports) {
                 Ok(world) => self.world = Some(world),
-                Err(error) => assert_eq!(error.code, Code::LimitExceeded, "{error}"),
+                Err(error) => {
+                    assert_eq!(error.code, Code::LimitExceeded, "{error}");
+                    check_closed(&|usage| self.memory.get().live(usage));
+                }
             }
         }
         self.is_lame = false;
@@ -178,13 +181,13 @@ impl Life {
             over.store(true, Ordering::Relaxed);
             self.scheduler().wait_for(thread);
         }
+        // A pass may end before all that it brought back is booked, or before its restore.
+        let _ = self.world().runtime.finish_restore();
         let told = self.weather.take_told();
         self.tell(|| format!("  {result:?}, told {told:?}, pressed {pressed}"));
         if let Err(error) = result {
             self.judge(error, &told, pressed);
         }
-        // A pass may end before all that it brought back is booked, or before its restore.
-        let _ = self.world().runtime.finish_restore();
         if alone {
             let actions = self.world().reference.get().actions() - before;
             let most = 2 * self.world().actions_max();

@@ -1,19 +1,18 @@
 //! One seed: a life of random operations under mishaps, checked after each, then the calm in which
 //! everything must come back.
 
+mod operations;
+
 use crate::device::{Disk, Memory, Mishap, Weather};
 use crate::random::Random;
 use crate::scheduler::{End, Scheduler, Workers, is_end, message};
-use crate::swarm::{self, Options};
+use crate::swarm::Options;
 use crate::world::{Lent, World, check_closed};
 use mzcache::port::{Ports, Storage, Threads};
-use mzcache::runtime::Overlap;
-use mzcache::state::{EvictPolicy, Paths, Roles};
-use mzcache::units::{ByteCount, Nanos, TokenCount};
+use mzcache::state::{EvictPolicy, Paths};
 use mzcache::{Code, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// What runs did, to be printed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,14 +155,10 @@ impl Life {
     fn operate(&mut self) {
         self.bound_points();
         let kind = self.draw(|random| random.below(16));
-        let pressure = {
-            let one_in = self.options.pressure_one_in;
-            let comes = self.draw(|random| random.one_in(one_in)) && kind < 12;
-            comes.then(|| self.press())
-        };
+        let others = self.start_others(kind < 12);
         self.world().flash_works &= !self.weather.is_poisoned();
         let before = self.world().reference.get().actions();
-        let alone = pressure.is_none();
+        let alone = others.threads.is_empty();
         let result = match kind {
             0..=3 => self.append(),
             4..=6 => self.evict(alone),
@@ -176,9 +171,9 @@ impl Life {
             14 => self.change_pace(),
             _ => self.kill(),
         };
-        let pressed = pressure.is_some();
-        if let Some((thread, over)) = pressure {
-            over.store(true, Ordering::Relaxed);
+        let pressed = others.press;
+        others.over.store(true, Ordering::Relaxed);
+        for thread in others.threads {
             self.scheduler().wait_for(thread);
         }
         // A pass may end before all that it brought back is booked, or before its restore.
@@ -230,155 +225,6 @@ impl Life {
         self.tell(|| format!("  lost from {token}"));
         self.world().truncate(token.get()).unwrap();
         assert_eq!(self.world().runtime.lost(), None);
-    }
-
-    /// A thread that wants memory again and again until it is told to stop.
-    fn press(&mut self) -> (usize, Arc<AtomicBool>) {
-        let over = Arc::new(AtomicBool::new(false));
-        let evictor = self.world().runtime.evictor();
-        let (stop, scheduler) = (over.clone(), self.scheduler());
-        let thread = self.scheduler().start(move || {
-            for _ in 0..8 {
-                let (pause, bytes) =
-                    scheduler.draw(|random| (1 << random.below(20), random.below(400_000)));
-                scheduler.pause(pause);
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                match evictor.evict(ByteCount::new(bytes), None) {
-                    Ok(report) => assert_eq!(report.booked.asked.get(), bytes),
-                    Err(error) => assert_eq!(error.code, Code::BadState, "{error}"),
-                }
-            }
-        });
-        (thread, over)
-    }
-
-    fn append(&mut self) -> Result<(), Error> {
-        let room = self.options.setup.tokens_max - self.world().tokens;
-        let most = u64::from(room.min(300));
-        let tokens = self.draw(|random| random.below(most + 1));
-        self.tell(|| format!("append {tokens}"));
-        self.world().pass(u32::try_from(tokens).unwrap())
-    }
-
-    fn evict(&mut self, alone: bool) -> Result<(), Error> {
-        let total = self.world().runtime.stats().tally.total_bytes();
-        let default = self.options.setup.evict;
-        let (policy, bytes, deadline) = self.draw(|random| {
-            let policy = if random.one_in(2) { default } else { swarm::policy(random) };
-            let bytes = match random.below(4) {
-                0 => u64::MAX,
-                _ => random.below(total + total / 8 + 2),
-            };
-            let deadline = random.one_in(4).then(|| Nanos::new(1 << random.below(24)));
-            (policy, bytes, deadline)
-        });
-        self.tell(|| format!("evict {bytes} of {total} {policy:?} {deadline:?}"));
-        if alone {
-            return self.world().evict(policy, bytes, deadline).map(|_| ());
-        }
-        let report = self.world().runtime.evict_by(policy, ByteCount::new(bytes), deadline)?;
-        assert_eq!(report.booked.asked.get(), bytes);
-        Ok(())
-    }
-
-    fn restore(&mut self) -> Result<(), Error> {
-        self.tell(|| "restore".into());
-        self.world().restore()
-    }
-
-    /// Begins a pass, lets some of it happen, and gives it up.
-    fn cancel(&mut self) -> Result<(), Error> {
-        let polls = self.some_polls();
-        self.tell(|| format!("cancel after {polls}"));
-        let tokens = self.world().runtime.tokens();
-        self.world().runtime.begin_pass(tokens)?;
-        self.poll(polls);
-        match self.world().runtime.cancel_restore() {
-            // It was complete, or failed, or an eviction came first.
-            Err(error) if error.code != Code::BadState => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    fn some_polls(&mut self) -> u64 {
-        let most = self.world().actions_max() / 8;
-        self.draw(|random| random.below(most))
-    }
-
-    /// Lets restoration go on, by whoever does that here.
-    fn poll(&mut self, times: u64) {
-        for _ in 0..times {
-            if self.world().runtime.is_inline() {
-                let bits = self.draw(|random| random.below(8)).to_le_bytes()[0];
-                self.world().runtime.poll_roles(Roles::from_bits_truncate(bits));
-            } else {
-                self.scheduler().pause(1000);
-            }
-        }
-    }
-
-    /// A pass in whose midst memory is wanted, by the same thread.
-    fn interleave(&mut self) -> Result<(), Error> {
-        let polls = self.some_polls();
-        let total = self.world().runtime.stats().tally.total_bytes();
-        let bytes = self.draw(|random| random.below(total + 1));
-        let room = self.options.setup.tokens_max - self.world().tokens;
-        let end = self.world().tokens + room.min(40);
-        self.tell(|| format!("evict {bytes} after {polls} of a pass to {end}"));
-        self.world().runtime.begin_pass(TokenCount::new(end))?;
-        self.poll(polls);
-        self.world().runtime.evict(ByteCount::new(bytes), None)?;
-        match self.world().compute(end) {
-            Err(error) if error.code == Code::Cancelled => Ok(()),
-            result => result,
-        }
-    }
-
-    fn truncate(&mut self) -> Result<(), Error> {
-        let tokens = u64::from(self.world().tokens);
-        let tokens = self.draw(|random| random.below(tokens + 1));
-        self.tell(|| format!("truncate to {tokens}"));
-        self.world().truncate(u32::try_from(tokens).unwrap())
-    }
-
-    /// Everything is to leave while some of it is in use.
-    fn hold(&mut self) -> Result<(), Error> {
-        let (layer, policy) = self.draw(|random| (random.below(2), swarm::policy(random)));
-        self.tell(|| format!("evict all but what is leased {policy:?}"));
-        self.world().hold_and_evict(u16::try_from(layer).unwrap(), policy)
-    }
-
-    fn rot(&mut self) -> Result<(), Error> {
-        self.tell(|| "rot".into());
-        // Only where bits may rot at all; else each loss is a bug.
-        if self.options.one_in[Mishap::ReadFlips as usize] > 0 {
-            self.swap.get().rot();
-        }
-        Ok(())
-    }
-
-    fn change_pace(&mut self) -> Result<(), Error> {
-        let (heat, rest) = self.draw(|random| (random.pick(&[1, 1, 100]), random.one_in(3)));
-        let overlap = self.draw(|random| random.pick(&[u32::MAX, 0, 1, 2]));
-        self.tell(|| format!("heat {heat}, rest {rest}, overlap {overlap}"));
-        self.scheduler().set_heat(heat);
-        self.world().runtime.set_overlap(Overlap::from_bits_truncate(overlap));
-        let rest = rest || self.is_lame;
-        self.world().runtime.rest_workers(rest);
-        Ok(())
-    }
-
-    /// A worker dies while it has nothing in hand.
-    fn kill(&mut self) -> Result<(), Error> {
-        if self.options.one_in[Mishap::NoThread as usize] > 0 && self.scheduler().kill_one() {
-            self.tell(|| "a worker dies".into());
-            self.sums.deaths += 1;
-            self.is_lame = true;
-            self.world().runtime.rest_workers(true);
-        }
-        Ok(())
     }
 
     /// The calm: nothing fails any more, so everything comes back, goes, and comes back again.

@@ -7,22 +7,28 @@
 mod canary;
 #[cfg(feature = "infer")]
 mod gguf;
+mod kernels;
 mod kvh;
 mod memory;
 mod packed;
 mod profile;
 mod reader;
+mod stack;
 mod state;
 mod steps;
+mod swapfile;
 
 pub use canary::canary;
 #[cfg(feature = "infer")]
 pub use gguf::gguf;
+pub use kernels::kernels;
 pub use kvh::kvh;
-pub use packed::packed;
+pub use packed::{PACKED_AT, packed};
 pub use profile::profile;
+pub use stack::stack;
 pub use state::state;
 pub use steps::steps;
+pub use swapfile::swapfile;
 
 use mzcache::units::CodecId;
 

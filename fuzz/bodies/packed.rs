@@ -14,6 +14,8 @@ use mzcache::kernel::{CpuFlags, Kernels};
 use mzcache::limits::CHUNK_TOKENS;
 use mzcache::units::{ChunkId, ChunkIndex, CodecId, KvShape, LayerIndex};
 
+/// Where the packed chunk begins in an input.
+pub const PACKED_AT: usize = 6;
 /// Head sizes that codecs take, and at the end some that they refuse.
 const HEAD_DIMS: [u16; 12] = [32, 40, 64, 72, 80, 96, 128, 56, 0, 33, 264, 28];
 /// Stands in the chunk before it is unpacked into.

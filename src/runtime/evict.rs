@@ -94,7 +94,7 @@ impl Shared {
         let mut stopped = false;
         let booked = loop {
             let seen = self.work.load();
-            if let Some(report) = self.core.lock().machine.take_evicted() {
+            if let Some(report) = self.take_evicted() {
                 break report;
             }
             let left = deadline.map(|deadline| remaining(start, deadline, self.ports.clock.now()));
@@ -112,6 +112,15 @@ impl Shared {
             measured: measured_before.and_then(|before| Some(before - self.measured()?)),
             elapsed: self.ports.clock.now().since(start),
         })
+    }
+
+    /// The report of the last eviction, once segments that it emptied have been given back too.
+    fn take_evicted(&self) -> Option<EvictReport> {
+        let mut core = self.core.lock();
+        match core.stack.is_releasing() {
+            true => None,
+            false => core.machine.take_evicted(),
+        }
     }
 
     /// Segments that were allocated for a record that then went elsewhere.

@@ -31,6 +31,13 @@ pub(super) struct Core {
     pub(super) restore_error: Option<Error>,
 }
 
+impl Core {
+    /// Whether nothing is under way, and all memory that it freed has been given back.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.machine.is_idle() && !self.stack.is_releasing()
+    }
+}
+
 /// All that workers and callers share.
 pub(super) struct Shared {
     pub(super) core: Lock<Core>,

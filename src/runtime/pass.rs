@@ -206,7 +206,7 @@ impl Runtime {
     fn wait_idle(&self) {
         loop {
             let seen = self.shared.work.load();
-            if self.shared.core.lock().machine.is_idle() {
+            if self.shared.core.lock().is_at_rest() {
                 return;
             }
             self.shared.pass_time(seen, None);

@@ -107,5 +107,7 @@ impl Shared {
         assert!(released.is_ok(), "a segment without records has no readers");
         let booked = self.core.lock().stack.segment_released(segment);
         assert!(booked.is_ok(), "the stack gave the segment out for release");
+        // Whoever waits for rest may wait for this alone.
+        self.announce();
     }
 }

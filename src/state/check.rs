@@ -49,12 +49,12 @@ impl Machine {
             }
             Action::ReadChunk { id, record, tokens } => {
                 let chunk = self.table.chunk(id);
-                let from = (!chunk.restores_from_ram(), chunk.flash, chunk.stored_tokens);
+                let from = (!chunk.restores_from_ram(), chunk.flash, chunk.flash_tokens);
                 phase == Phase::Filling && from == (true, record, tokens)
             }
             Action::Unpack { id, record, tokens } => {
                 let chunk = self.table.chunk(id);
-                let from = (chunk.restores_from_ram(), chunk.ram, chunk.stored_tokens);
+                let from = (chunk.restores_from_ram(), chunk.ram, chunk.ram_tokens);
                 phase == Phase::Filling && from == (true, record, tokens)
             }
         }
@@ -87,8 +87,9 @@ impl Machine {
                 if column >= self.table.columns && !chunk.copies.is_empty() {
                     return broken("copy beyond the context");
                 }
-                let packed = chunk.copies.intersects(Copies::RAM | Copies::FLASH);
-                if packed && chunk.stored_tokens < chunk.tokens {
+                let lacks = |copy, tokens| chunk.copies.contains(copy) && tokens < chunk.tokens;
+                if lacks(Copies::RAM, chunk.ram_tokens) || lacks(Copies::FLASH, chunk.flash_tokens)
+                {
                     return broken("copy that lacks tokens");
                 }
             }

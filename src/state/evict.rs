@@ -336,19 +336,19 @@ impl Machine {
         self.table.update_chunk(id, |chunk| {
             chunk.copies |= Copies::RAM;
             chunk.ram = record;
-            chunk.stored_tokens = chunk.tokens;
+            chunk.ram_tokens = chunk.tokens;
             chunk.phase = Phase::Releasing;
         });
         Step::act(Action::Release { unit: Unit::Kv(id) })
     }
 
     pub(super) fn done_write(&mut self, id: ChunkId, outcome: Outcome) -> Result<Step> {
-        match outcome {
+        match self.believed(outcome) {
             Outcome::Written(record) => {
                 self.table.update_chunk(id, |chunk| {
                     chunk.copies |= Copies::FLASH;
                     chunk.flash = record;
-                    chunk.stored_tokens = chunk.tokens;
+                    chunk.flash_tokens = chunk.tokens;
                     chunk.phase = Phase::Releasing;
                 });
                 Ok(Step::act(Action::Release { unit: Unit::Kv(id) }))
@@ -363,7 +363,7 @@ impl Machine {
     }
 
     pub(super) fn done_spill(&mut self, id: ChunkId, outcome: Outcome) -> Result<Step> {
-        match outcome {
+        match self.believed(outcome) {
             Outcome::Written(record) => Ok(self.copied_to_flash(id, record)),
             Outcome::Failed(error) => {
                 Ok(self.failed_to_leave(id, error, Paths { ram: true, flash: false }))
@@ -378,6 +378,7 @@ impl Machine {
             chunk.copies |= Copies::FLASH;
             chunk.copies.remove(Copies::RAM);
             chunk.flash = record;
+            chunk.flash_tokens = chunk.ram_tokens;
             chunk.phase = Phase::Idle;
         });
         Step { forget: Some(forget), ..Step::touch(Unit::Kv(id)) }
@@ -386,6 +387,7 @@ impl Machine {
     /// A chunk stays as it was: closes the path that failed, or leaves a leased chunk alone.
     fn failed_to_leave(&mut self, id: ChunkId, error: Error, open: Paths) -> Step {
         let leased = error.code == Code::Leased;
+        self.heed(error);
         self.table.update_chunk(id, |chunk| {
             chunk.phase = Phase::Idle;
             chunk.skipped = leased;

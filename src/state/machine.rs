@@ -240,6 +240,8 @@ pub struct Machine {
     pub(super) order: Order,
     pub(super) lossless: bool,
     pub(super) goal: Goal,
+    /// The swap file failed to sync; nothing in it counts.
+    pub(super) flash_is_gone: bool,
     pub(super) tokens: TokenCount,
     /// Tail chunks stayed in memory since the pass began.
     pub(super) pass_undisturbed: bool,
@@ -276,6 +278,7 @@ impl Machine {
             order: Order::default(),
             lossless: config.lossless,
             goal: Goal::Idle,
+            flash_is_gone: false,
             tokens: TokenCount::default(),
             pass_undisturbed: false,
             by_age,

@@ -18,12 +18,13 @@
 //! ```
 //!
 //! `unit` is one unit's state, `table` all of them with the tally, `machine` the events, `evict`
-//! and `restore` the two goals.
+//! and `restore` the two goals, `poison` the loss of the swap file.
 
 mod check;
 mod context;
 mod evict;
 mod machine;
+mod poison;
 mod restore;
 mod table;
 mod unit;

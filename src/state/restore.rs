@@ -238,7 +238,7 @@ impl Machine {
                         !chunk.restores_from_ram() && chunk.copies.contains(Copies::FLASH);
                     let out = !chunk.copies.contains(Copies::RESIDENT);
                     if from_flash && chunk.phase == Phase::Prepared {
-                        let (record, tokens) = (chunk.flash, chunk.stored_tokens);
+                        let (record, tokens) = (chunk.flash, chunk.flash_tokens);
                         return Some((position, Action::ReadChunk { id, record, tokens }));
                     }
                     if from_flash && out && chunk.phase != Phase::Filling {
@@ -256,7 +256,7 @@ impl Machine {
             if let Unit::Kv(id) = self.unit_at(position)? {
                 let chunk = *self.table.chunk(id);
                 if chunk.restores_from_ram() && chunk.phase == Phase::Prepared {
-                    let (record, tokens) = (chunk.ram, chunk.stored_tokens);
+                    let (record, tokens) = (chunk.ram, chunk.ram_tokens);
                     return Some((position, Action::Unpack { id, record, tokens }));
                 }
                 let out = !chunk.copies.contains(Copies::RESIDENT);
@@ -391,8 +391,10 @@ impl Machine {
     fn filled_chunk(&mut self, id: ChunkId) -> Step {
         let chunk = *self.table.chunk(id);
         let forget = chunk.copies.contains(Copies::RAM).then_some(chunk.ram);
-        // The raw chunk on flash is no longer what is in memory once a lossy codec came between.
-        let stale = forget.is_some() && !self.lossless && !chunk.flash.packed;
+        // What is on flash is no longer what is in memory once a lossy codec came between, unless
+        // it is the same packed chunk.
+        let is_twin = chunk.flash.packed && chunk.flash_tokens == chunk.ram_tokens;
+        let stale = forget.is_some() && !self.lossless && !is_twin;
         self.table.update_chunk(id, |chunk| {
             chunk.copies |= Copies::RESIDENT;
             chunk.copies.remove(Copies::RAM);
@@ -410,6 +412,7 @@ impl Machine {
     /// partly written, is given back either way.
     fn failed_fill(&mut self, id: ChunkId, error: Error) -> Step {
         let mut forget = None;
+        self.heed(error);
         if is_damage(error.code) {
             let chunk = *self.table.chunk(id);
             let from = if chunk.restores_from_ram() { Copies::RAM } else { Copies::FLASH };
@@ -437,7 +440,7 @@ impl Machine {
         }
     }
 
-    fn fail_restore(&mut self, error: Error) {
+    pub(super) fn fail_restore(&mut self, error: Error) {
         if let Goal::Restore(restoration) = &mut self.goal {
             restoration.fail(error);
         }
@@ -455,5 +458,7 @@ fn is_damage(code: Code) -> bool {
             | Code::Unsupported
             | Code::Mismatch
             | Code::ShortRead
+            | Code::SyncFailed
+            | Code::Poisoned
     )
 }

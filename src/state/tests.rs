@@ -1,6 +1,7 @@
 //! The machine against a small model of the world, at random: several actions in flight, failures,
 //! evictions during restores, growth and truncation, and after every event the invariants.
 
+mod copies;
 mod world;
 
 use self::world::World;
@@ -143,13 +144,12 @@ impl Run {
 
     /// Works until nothing more is to be done.
     fn settle(&mut self) {
-        for _ in 0..100_000 {
-            if self.machine.is_idle() && self.world.in_flight.is_empty() {
-                return;
-            }
+        let mut left = 100_000;
+        while !self.machine.is_idle() || !self.world.in_flight.is_empty() {
+            left -= 1;
+            assert!(left > 0, "no end: {:?}", self.machine.tally());
             self.work();
         }
-        panic!("no end: {:?}", self.machine.tally());
     }
 
     fn restore(&mut self) -> Result<(), Error> {

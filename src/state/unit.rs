@@ -59,8 +59,10 @@ pub struct Chunk {
     pub skipped: bool,
     /// Tokens of the context in it.
     pub tokens: u16,
-    /// Tokens that its packed copies hold; at least `tokens` while such copies are good.
-    pub stored_tokens: u16,
+    /// Tokens that the copy in the RAM swap holds; at least `tokens` while it is good.
+    pub ram_tokens: u16,
+    /// The same for the copy in the swap file.
+    pub flash_tokens: u16,
     /// Its record while `copies` has `RAM`.
     pub ram: RamRecord,
     /// Its record while `copies` has `FLASH`.
@@ -75,7 +77,8 @@ impl Chunk {
         has_buffer: false,
         skipped: false,
         tokens: 0,
-        stored_tokens: 0,
+        ram_tokens: 0,
+        flash_tokens: 0,
         ram: RamRecord { segment: SegmentIndex::new(0), generation: 0, offset: 0, bytes: 0 },
         flash: FlashRecord { bytes: 0, crc: 0, packed: false },
     };

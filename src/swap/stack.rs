@@ -85,6 +85,8 @@ pub struct Stack {
     records: u64,
     live_bytes: u64,
     allocated: u16,
+    /// Of those, segments whose memory is being given back.
+    releasing: u16,
 }
 
 impl Stack {
@@ -113,6 +115,7 @@ impl Stack {
             records: 0,
             live_bytes: 0,
             allocated: 0,
+            releasing: 0,
         })
     }
 
@@ -212,6 +215,7 @@ impl Stack {
         segment.generation = segment.generation.wrapping_add(1);
         self.free.push(self.segments, index);
         self.allocated -= 1;
+        self.releasing -= 1;
         Ok(())
     }
 
@@ -224,6 +228,11 @@ impl Stack {
         })?;
         self.retire(idle);
         Some(idle)
+    }
+
+    /// Whether the memory of a segment is being given back at this moment.
+    pub const fn is_releasing(&self) -> bool {
+        self.releasing > 0
     }
 
     /// Sizes for reports.
@@ -290,6 +299,7 @@ impl Stack {
             }
         }
         self.segments[index.index()].phase = Phase::Releasing;
+        self.releasing += 1;
     }
 
     /// Recomputes everything that is counted and follows every link; `Corrupt`, with the name of
@@ -305,6 +315,7 @@ impl Stack {
         ensure(sums.records == self.records, "swap stack records")?;
         ensure(sums.live_bytes == self.live_bytes, "swap stack live bytes")?;
         ensure(sums.allocated == self.allocated, "swap stack segments")?;
+        ensure(sums.releasing == self.releasing, "swap stack segments on their way out")?;
         for desk in self.desks.iter() {
             sums.desks += usize::from(*desk == Desk::Idle);
         }
@@ -330,6 +341,7 @@ struct Sums {
     records: u64,
     live_bytes: u64,
     allocated: u16,
+    releasing: u16,
     desks: usize,
     free: usize,
     lowered: usize,
@@ -350,7 +362,11 @@ impl Sums {
                 self.lowered += 1;
                 self.allocated += 1;
             }
-            Phase::Closed | Phase::Releasing => self.allocated += 1,
+            Phase::Closed => self.allocated += 1,
+            Phase::Releasing => {
+                self.releasing += 1;
+                self.allocated += 1;
+            }
         }
     }
 }

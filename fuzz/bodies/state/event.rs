@@ -117,7 +117,7 @@ fn end_what_was_not_begun(run: &mut Run, reader: &mut Reader<'_>) {
     let ram = known.map_or(RamRecord::default(), |chunk| chunk.ram);
     let flash = known.map_or(FlashRecord::default(), |chunk| chunk.flash);
     let record = RamRecord { bytes: ram.bytes ^ u32::from(detail >> 7), ..ram };
-    let tokens = known.map_or(0, |chunk| chunk.stored_tokens) ^ u16::from(detail >> 6 & 1);
+    let tokens = known.map_or(0, |chunk| chunk.ram_tokens) ^ u16::from(detail >> 6 & 1);
     let is_new = unit == Unit::Kv(id) && known.is_some_and(|chunk| chunk.tokens == 0);
     let action = match kind % 8 {
         0 => Action::Pack { id, tokens },

@@ -10,12 +10,16 @@ use std::vec::Vec;
 /// What a chunk's bytes stand for: which commit of it, and whether a lossy codec came between.
 type Version = u32;
 
+/// As many tokens as somebody asks for.
+const ANY: u16 = u16::MAX;
+
 #[derive(Default)]
 pub(super) struct World {
     pub(super) buffers: BTreeMap<ChunkId, Version>,
     weights: BTreeMap<LayerIndex, u64>,
-    pub(super) records: BTreeMap<(SegmentIndex, u32), Version>,
-    slots: BTreeMap<ChunkId, Version>,
+    /// Each copy with the tokens it holds.
+    pub(super) records: BTreeMap<(SegmentIndex, u32), (Version, u16)>,
+    slots: BTreeMap<ChunkId, (Version, u16)>,
     pub(super) truth: BTreeMap<ChunkId, Version>,
     pub(super) in_flight: Vec<Action>,
     record_next: u32,
@@ -36,7 +40,7 @@ impl World {
 
     pub(super) fn perform(&mut self, action: Action) -> Outcome {
         match action {
-            Action::Pack { id, .. } => {
+            Action::Pack { id, tokens } => {
                 let version = self.buffers[&id];
                 self.record_next += 1;
                 let record = RamRecord {
@@ -45,11 +49,12 @@ impl World {
                     offset: self.record_next,
                     bytes: PACKED_BYTES,
                 };
-                self.records.insert((record.segment, record.offset), version);
+                self.records.insert((record.segment, record.offset), (version, tokens));
                 Outcome::Packed(record)
             }
             Action::Write { id } => {
-                self.slots.insert(id, self.buffers[&id]);
+                // A raw chunk holds all that there is.
+                self.slots.insert(id, (self.buffers[&id], ANY));
                 Outcome::Written(FlashRecord { bytes: 1, crc: 0, packed: false })
             }
             Action::Spill { id, record } => {
@@ -78,15 +83,22 @@ impl World {
                 *parts |= 1 << part;
                 Outcome::Done
             }
-            Action::ReadChunk { id, .. } => {
-                self.buffers.insert(id, self.slots[&id]);
-                Outcome::Done
+            Action::ReadChunk { id, tokens, .. } => {
+                let copy = self.slots[&id];
+                self.fill(id, tokens, copy)
             }
-            Action::Unpack { id, record, .. } => {
-                self.buffers.insert(id, self.records[&(record.segment, record.offset)]);
-                Outcome::Done
+            Action::Unpack { id, record, tokens } => {
+                let copy = self.records[&(record.segment, record.offset)];
+                self.fill(id, tokens, copy)
             }
         }
+    }
+
+    /// A packed copy unpacks as what it was packed as, and as nothing else.
+    fn fill(&mut self, id: ChunkId, tokens: u16, (version, held): (Version, u16)) -> Outcome {
+        assert!(held == ANY || held == tokens, "{id:?} holds {held} tokens, not {tokens}");
+        self.buffers.insert(id, version);
+        Outcome::Done
     }
 
     /// Every chunk that compute may use holds what was committed; every copy the machine believes
@@ -105,10 +117,10 @@ impl World {
                 }
                 if chunk.copies.contains(Copies::RAM) {
                     let key = (chunk.ram.segment, chunk.ram.offset);
-                    assert_eq!(self.records[&key], truth, "{id:?} {chunk:?}");
+                    assert_eq!(self.records[&key].0, truth, "{id:?} {chunk:?}");
                 }
                 if chunk.copies.contains(Copies::FLASH) {
-                    assert_eq!(self.slots[&id], truth, "{id:?} {chunk:?}");
+                    assert_eq!(self.slots[&id].0, truth, "{id:?} {chunk:?}");
                 }
                 assert!(!chunk.is_lost() || machine.lost().is_some());
             }

@@ -112,6 +112,11 @@ fn step_profiles() {
 }
 
 #[test]
+fn programs_of_c_calls() {
+    replay("ffi", bodies::ffi);
+}
+
+#[test]
 fn lives_of_the_state_machine() {
     replay("state", bodies::state);
 }

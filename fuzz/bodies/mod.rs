@@ -5,6 +5,7 @@
 //! is noticed. Every input is legal. Bodies keep nothing between calls.
 
 mod canary;
+mod ffi;
 #[cfg(feature = "infer")]
 mod gguf;
 mod kvh;
@@ -16,6 +17,7 @@ mod state;
 mod steps;
 
 pub use canary::canary;
+pub use ffi::ffi;
 #[cfg(feature = "infer")]
 pub use gguf::gguf;
 pub use kvh::kvh;

@@ -82,7 +82,7 @@ fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
     size(sizer, config)
 }
 
-/// Opens a handle in the caller's memory.
+/// Opens a handle in the caller's memory, of which `places` must be no part.
 ///
 /// # Safety
 ///
@@ -92,6 +92,7 @@ pub(super) unsafe fn open(
     ports: *const MzPorts,
     memory: *mut MaybeUninit<u8>,
     bytes: usize,
+    places: &[(usize, usize)],
 ) -> Result<*mut MzHandle> {
     // SAFETY: the caller's promise.
     let (tables, company) = unsafe { Tables::read(ports) }?;
@@ -102,6 +103,13 @@ pub(super) unsafe fn open(
         }
         if !config.options.workers.is_empty() && tables.threads.is_none() {
             return Err(Error::new(Code::InvalidArgument, "mz_ports.threads"));
+        }
+        raw::check_apart(memory, bytes, places)?;
+        let steps = config.options.steps.unwrap_or_default();
+        raw::check_apart(memory, bytes, &[raw::extent(steps.as_ptr(), steps.len())])?;
+        for unit in config.weights {
+            let extents = raw::extent(unit.extents.as_ptr(), unit.extents.len());
+            raw::check_apart(memory, bytes, &[extents])?;
         }
         // SAFETY: the caller's promise; an error gives the memory back, and so does `close`.
         let memory = unsafe { raw::memory(memory, bytes) }?;

@@ -385,6 +385,7 @@ pub unsafe extern "C" fn mz_ports_linux(
         if bytes < required {
             return Err(Error::new(Code::MemoryTooSmall, "memory").with(required));
         }
+        raw::check_apart(memory.cast(), bytes, &[raw::extent(ports, 1), raw::extent(error, 1)])?;
         // SAFETY: the caller's promise; an error gives the memory back, and so does the end.
         let own = open(&config, unsafe { raw::memory(memory.cast(), bytes) }?)?;
         let tables = &own.tables;

@@ -128,8 +128,14 @@ pub unsafe extern "C" fn mz_open(
         // SAFETY: the caller's promise.
         let place = unsafe { Place::new(handle, "handle") }?;
         let memory = memory.cast::<MaybeUninit<u8>>();
+        let places = [
+            raw::extent(handle, 1),
+            raw::extent(error, 1),
+            raw::extent(config, 1),
+            raw::extent(ports, 1),
+        ];
         // SAFETY: the caller's promise.
-        place.set(unsafe { handle::open(config, ports, memory, bytes) }?);
+        place.set(unsafe { handle::open(config, ports, memory, bytes, &places) }?);
         Ok(())
     };
     // SAFETY: the caller's promise.

@@ -47,6 +47,8 @@ pub unsafe extern "C" fn mz_model_open(
     let body = || {
         // SAFETY: the caller's promise.
         let place = unsafe { Place::new(model, "model") }?;
+        let places = [raw::extent(model, 1), raw::extent(error, 1), raw::extent(config, 1)];
+        raw::check_apart(memory.cast(), bytes, &places)?;
         let open = |wanted: &session::Wanted<'_>| {
             // SAFETY: the caller's promise.
             unsafe { session::open(wanted, memory.cast(), bytes) }

@@ -166,6 +166,33 @@ pub(super) fn zeroed<T: Table>() -> T {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
+/// Whether two ranges of bytes share one.
+fn overlap(first: (usize, usize), second: (usize, usize)) -> bool {
+    first.0 < second.0.saturating_add(second.1) && second.0 < first.0.saturating_add(first.1)
+}
+
+/// Where values lie, for [`check_apart`]; nowhere if the pointer is null.
+pub(super) fn extent<T>(first: *const T, count: usize) -> (usize, usize) {
+    match first.is_null() {
+        true => (0, 0),
+        false => (first.addr(), size_of::<T>().saturating_mul(count)),
+    }
+}
+
+/// Refuses memory of which a part is still needed for something else.
+pub(super) fn check_apart(
+    first: *const MaybeUninit<u8>,
+    bytes: usize,
+    others: &[(usize, usize)],
+) -> Result<()> {
+    match others.iter().find(|other| overlap((first.addr(), bytes), **other)) {
+        Some(other) => {
+            Err(Error::new(Code::InvalidArgument, "memory overlaps an argument").with(other.0))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Memory that C gives away.
 ///
 /// # Safety

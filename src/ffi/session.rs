@@ -245,6 +245,8 @@ pub(super) unsafe fn open(
     if bytes < sizes.all()? {
         return Err(Error::new(Code::MemoryTooSmall, "memory").with(sizes.all()?));
     }
+    let steps = wanted.options.steps.unwrap_or_default();
+    raw::check_apart(memory, bytes, &[raw::extent(steps.as_ptr(), steps.len())])?;
     // SAFETY: the caller's promise; an error gives the memory back, and so does `close`.
     let memory = unsafe { raw::memory(memory, bytes) }?;
     let (own, session) = memory.split_at_mut(sizes.own);

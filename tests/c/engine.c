@@ -219,7 +219,7 @@ static void answer(mz_handle *handle, uint32_t *tokens)
 struct pressure {
     mz_handle *handle;
     atomic_int stop;
-    int evictions;
+    atomic_int evictions;
 };
 
 // Other apps want memory, again and again.
@@ -230,7 +230,7 @@ static void *press(void *argument)
         mz_report report = {.struct_bytes = sizeof report};
         must("evict", mz_evict(pressure->handle, 200000, 50000000, &report));
         check("nothing failed", report.error == MZ_OK);
-        pressure->evictions++;
+        atomic_fetch_add(&pressure->evictions, 1);
         nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
     }
     return NULL;
@@ -301,13 +301,12 @@ static void compare_rounds(mz_handle *handle, const uint32_t *expected)
     struct pressure pressure = {.handle = handle};
     pthread_t thread;
     check("thread", pthread_create(&thread, NULL, press, &pressure) == 0);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < ROUNDS || atomic_load(&pressure.evictions) < ROUNDS; round++) {
         answer(handle, tokens);
         check("same answer under pressure", memcmp(tokens, expected, sizeof tokens) == 0);
     }
     atomic_store(&pressure.stop, 1);
     pthread_join(thread, NULL);
-    check("there was pressure", pressure.evictions > 0);
 }
 
 int main(int argc, char **argv)

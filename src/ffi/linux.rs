@@ -326,10 +326,7 @@ fn required_bytes() -> Result<usize> {
     sizer.required()
 }
 
-fn open(
-    config: &MzLinuxConfig,
-    memory: &'static mut [MaybeUninit<u8>],
-) -> Result<&'static LinuxPorts> {
+fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<*mut LinuxPorts> {
     super::ports::check_flags(config.flags, "mz_linux_config.flags")?;
     // SAFETY: who calls from C promises that paths are texts.
     let model = unsafe { raw::text(config.model_path, "mz_linux_config.model_path") }?;
@@ -342,11 +339,13 @@ fn open(
         tables: tables(ptr::null_mut(), false),
     })?;
     let context = ptr::from_mut(own);
-    own.tables = tables(context.cast(), swap.is_some());
-    // SAFETY: it lives in the caller's memory, and from here on it is only ever shared.
-    let own: &'static LinuxPorts = unsafe { &*context };
-    own.owner.open();
-    Ok(own)
+    // SAFETY: it lives in the caller's memory, nobody else has seen it, and from here on it is only
+    // ever shared until it is closed.
+    unsafe {
+        (*context).tables = tables(context.cast(), swap.is_some());
+        (*context).owner.open();
+    }
+    Ok(context)
 }
 
 /// How much memory mz_ports_linux needs, at any alignment. In archives with the feature host.
@@ -388,7 +387,8 @@ pub unsafe extern "C" fn mz_ports_linux(
         raw::check_apart(memory.cast(), bytes, &[raw::extent(ports, 1), raw::extent(error, 1)])?;
         // SAFETY: the caller's promise; an error gives the memory back, and so does the end.
         let own = open(&config, unsafe { raw::memory(memory.cast(), bytes) }?)?;
-        let tables = &own.tables;
+        // SAFETY: they were just opened.
+        let tables = unsafe { &(*own).tables };
         place.write(
             0,
             &MzPorts {
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn mz_ports_linux(
                 threads: &raw const tables.threads,
                 meter: &raw const tables.meter,
                 log: ptr::null(),
-                owner: ptr::from_ref(own).cast_mut().cast(),
+                owner: own.cast(),
             },
         );
         Ok(())

@@ -27,9 +27,8 @@ const fn kind(target: &'static str, features: &'static str, profile: &'static st
 }
 
 const NATIVE: [Kind; 2] = [kind("", "bare", "release"), kind("", "infer", "release")];
-const CROSS: [Kind; 4] = [
+const CROSS: [Kind; 3] = [
     cross::FIRMWARE,
-    kind("aarch64-unknown-none", "bare", "small"),
     kind("aarch64-linux-android", "infer", "release"),
     kind("aarch64-unknown-linux-gnu", "infer", "release"),
 ];

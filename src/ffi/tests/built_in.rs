@@ -270,3 +270,55 @@ fn tokens_that_are_none_are_refused() {
         assert!(taken == MZ_OK && generated <= 2);
     }
 }
+
+// SAFETY: only the library calls it.
+unsafe extern "C" fn hear(context: *mut c_void, token: u32) -> c_int {
+    // SAFETY: the context is the test's list.
+    unsafe { &mut *context.cast::<Vec<u32>>() }.push(token);
+    0
+}
+
+fn generate(model: *mut MzModel) -> Vec<u32> {
+    let mut heard: Vec<u32> = vec![];
+    let (context, mut generated) = ((&raw mut heard).cast(), 0);
+    let prompt = [5, 6, 7];
+    // SAFETY: every pointer is to a live value.
+    let result = unsafe {
+        mz_restore_generate(model, prompt.as_ptr(), 3, 4, Some(hear), context, &mut generated)
+    };
+    assert_eq!((result, generated, heard.len()), (MZ_OK, 4, 4));
+    heard
+}
+
+fn is_accelerated(model: *mut MzModel) -> bool {
+    // SAFETY: zeroes are a table, the model is open.
+    unsafe {
+        let mut info: MzModelInfo = core::mem::zeroed();
+        info.struct_bytes = MzModelInfo::own_bytes();
+        assert_eq!(mz_model_info_get(model, &mut info), MZ_OK);
+        info.is_accelerated == 1
+    }
+}
+
+/// Where there is an OpenCL library, its answer is the processor's.
+#[test]
+fn models_fall_back_to_the_processor_if_they_may() {
+    let path = fixture();
+    let expected = generate(open(&no_config(&path)).unwrap().model);
+    let mut config = no_config(&path);
+    config.opencl_library = c"/nonexistent/library".as_ptr();
+    config.backend = MzBackend::Auto as u32;
+    let opened = open(&config).unwrap();
+    assert!(!is_accelerated(opened.model));
+    assert_eq!(generate(opened.model), expected);
+    config.backend = MzBackend::OpenCl as u32;
+    let refused = open(&config).map(|_| ()).unwrap_err().0;
+    let expected_code = match cfg!(feature = "opencl") {
+        true => MzErr::NoDevice,
+        false => MzErr::Unsupported,
+    };
+    assert_eq!(refused, err(expected_code));
+    config.opencl_library = ptr::null();
+    config.backend = MzBackend::Auto as u32;
+    assert_eq!(generate(open(&config).unwrap().model), expected);
+}

@@ -18,9 +18,9 @@
 //
 // There is no global state: any number of handles, each in memory of its own. Calls with a handle
 // may come from any thread, at the same time. On a model one thread computes at a time; a second
-// one is told MZ_ERR_BAD_STATE. Closing is refused while other calls are inside. The library creates
-// no threads but those that mz_config.workers and mz_model_config ask for, and allocates nothing but
-// shared buffers.
+// one is told MZ_ERR_BAD_STATE. Closing is refused while other calls are inside. The library
+// creates no threads but those that mz_config.workers and mz_model_config ask for, and allocates
+// nothing but shared buffers.
 //
 // Functions named mz_ports_* and mz_linux_* are in archives with the feature host, those of models
 // (mz_model_*, mz_restore_generate, mz_restore_sample) in archives with the feature infer.

@@ -88,7 +88,6 @@ pub fn firmware() -> &'static str {
             "-Wl,--gc-sections",
             "-Wl,--build-id=none",
             "-Wl,--fatal-warnings",
-            "-Wl,--orphan-handling=error",
         ];
         run(command("aarch64-linux-gnu-gcc", &arguments, Path::new(ROOT)));
         let machine = ["-M", "virt", "-cpu", "cortex-a72", "-m", "256M", "-nographic"];

@@ -68,8 +68,8 @@ class Model {
     {
         Call<Choose> call{choose, nullptr};
         std::size_t generated = 0;
-        int result = mz_restore_sample(model_, tokens.data(), tokens.size(), most, &Call<Choose>::run,
-                                       &call, &generated);
+        int result = mz_restore_sample(model_, tokens.data(), tokens.size(), most,
+                                       &Call<Choose>::run, &call, &generated);
         if (call.failure)
             std::rethrow_exception(call.failure);
         must("generate", result);

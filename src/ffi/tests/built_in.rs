@@ -179,7 +179,8 @@ fn models_refuse_what_they_cannot_be_opened_for() {
     let of_model = MzConfig { kv_heads: 1, ..options };
     let swapless = MzConfig { swap_file: 1, ..options };
     let long = MzConfig { context_tokens_max: 1 << 18, ..options };
-    let wrong: [(&str, &dyn Fn(&mut MzModelConfig)); 9] = [
+    type Spoil<'a> = &'a dyn Fn(&mut MzModelConfig);
+    let wrong: [(&str, Spoil<'_>); 9] = [
         ("mz_model_config.flags 1", &|config| config.flags = 1),
         ("mz_model_config.reserved 1", &|config| config.reserved = 1),
         ("mz_model_config.backend 3", &|config| config.backend = 3),

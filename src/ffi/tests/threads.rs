@@ -209,7 +209,8 @@ fn threads_that_cannot_be_had_leave_none_behind() {
 
 #[test]
 fn wrong_tables_and_workers_are_refused() {
-    let wrong: [(&str, fn(&mut Staff)); 12] = [
+    type Spoil = fn(&mut Staff);
+    let wrong: [(&str, Spoil); 12] = [
         ("mz_threads.spawn 0", |staff| staff.threads.spawn = None),
         ("mz_threads.join 0", |staff| staff.threads.join = None),
         ("mz_threads.flags 1", |staff| staff.threads.flags = 1),

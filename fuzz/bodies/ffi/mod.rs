@@ -16,7 +16,7 @@ use mzcache::ffi::leases::{
     mz_kv_tail, mz_release_all, mz_release_kv, mz_release_tail, mz_release_weights, mz_wait_kv,
     mz_wait_kv_table, mz_wait_weights,
 };
-use mzcache::ffi::types::{MzCodec, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats};
+use mzcache::ffi::types::{MzCodec, MzConfig, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats};
 use mzcache::ffi::{
     mz_add_query_energy, mz_cancel, mz_close, mz_commit, mz_evict, mz_last_error, mz_lost, mz_open,
     mz_pass_begin, mz_poll, mz_poll_roles, mz_repin, mz_required_bytes, mz_restore, mz_stats_get,
@@ -99,8 +99,12 @@ impl Program {
         world.config.codec = reader.pick(&codecs) as u32;
         self.is_raw = world.config.codec == MzCodec::Raw as u32;
         let (wrong, shift) = (reader.byte(), usize::from(reader.byte() % 64));
-        let mut config = world.config;
-        spoil(&mut config, wrong, reader);
+        // As long as any size that is believed, so that a table may say so.
+        // SAFETY: zeroes are a table.
+        let mut tables = [unsafe { zeroed::<MzConfig>() }; 8];
+        tables[0] = world.config;
+        spoil(&mut tables[0], wrong, reader);
+        let config = tables.as_ptr();
         let (mut bytes, mut handle) = (0, ptr::null_mut());
         let ports = world.ports();
         // SAFETY: zeroes are a table.
@@ -108,7 +112,7 @@ impl Program {
         error.struct_bytes = size_of_u32::<MzError>();
         // SAFETY: all pointers but those in the configuration are to live values, and those are
         // null or as long as they say.
-        let sized = unsafe { mz_required_bytes(&config, &mut bytes, &mut error) };
+        let sized = unsafe { mz_required_bytes(config, &mut bytes, &mut error) };
         // Nobody has memory for the longest contexts here.
         if known(sized) != 0 || bytes > 1 << 24 {
             return;
@@ -116,12 +120,12 @@ impl Program {
         let memory = world.take_memory(bytes, shift);
         // SAFETY: as above; the memory is the world's, and stays while the handle is open.
         unsafe {
-            let small = mz_open(&config, &ports, memory, bytes - 1, &mut handle, &mut error);
+            let small = mz_open(config, &ports, memory, bytes - 1, &mut handle, &mut error);
             assert!(small == MzErr::MemoryTooSmall as c_int && handle.is_null());
             let inside = memory.cast::<*mut MzHandle>().wrapping_byte_add(memory.align_offset(8));
-            let over = mz_open(&config, &ports, memory, bytes, inside, &mut error);
+            let over = mz_open(config, &ports, memory, bytes, inside, &mut error);
             assert_eq!(over, INVALID);
-            let opened = mz_open(&config, &ports, memory, bytes, &mut handle, &mut error);
+            let opened = mz_open(config, &ports, memory, bytes, &mut handle, &mut error);
             assert_eq!(known(opened) == 0, !handle.is_null());
         }
         world.handle = handle;
@@ -301,7 +305,7 @@ impl Program {
 }
 
 /// One field of a configuration, or its size.
-fn spoil(config: &mut mzcache::ffi::types::MzConfig, wrong: u8, reader: &mut Reader<'_>) {
+fn spoil(config: &mut MzConfig, wrong: u8, reader: &mut Reader<'_>) {
     let number = reader.pick(&NUMBERS);
     match wrong {
         0..=15 => {}

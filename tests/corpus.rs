@@ -146,6 +146,11 @@ fn swap_files_that_lie() {
 }
 
 #[test]
+fn programs_of_c_calls() {
+    replay("ffi", bodies::ffi);
+}
+
+#[test]
 fn lives_of_the_state_machine() {
     replay("state", bodies::state);
 }

@@ -5,6 +5,7 @@
 //! is noticed. Every input is legal. Bodies keep nothing between calls.
 
 mod canary;
+mod ffi;
 #[cfg(feature = "infer")]
 mod gguf;
 mod kernels;
@@ -19,6 +20,7 @@ mod steps;
 mod swapfile;
 
 pub use canary::canary;
+pub use ffi::ffi;
 #[cfg(feature = "infer")]
 pub use gguf::gguf;
 pub use kernels::kernels;

@@ -34,6 +34,7 @@ pub(super) fn report(done: &Report) -> MzReport {
         elapsed_ns: done.elapsed.get(),
         leased: booked.leased,
         error: booked.error.map_or(MZ_OK, result),
+        measured_bytes: done.measured.unwrap_or(i64::MIN),
     }
 }
 
@@ -56,6 +57,10 @@ pub(super) fn stats(runtime: &Runtime) -> MzStats {
         chunks_on_flash: stats.tally.flash_chunks,
         chunks_per_layer: u32::from(runtime.chunks()),
         segments: u32::from(stats.ram.segments),
+        workers_pinned: u32::try_from(stats.workers_pinned).unwrap_or(u32::MAX),
+        workers_unpinned: u32::try_from(stats.workers_unpinned).unwrap_or(u32::MAX),
+        model_is_direct: u32::from(stats.model_is_direct),
+        swap_is_direct: u32::from(stats.swap_is_direct.unwrap_or(false)),
     }
 }
 

@@ -5,14 +5,14 @@
 //! windows are read where they lie.
 
 use super::raw;
-use super::types::{MzConfig, MzOrder, MzScheme};
+use super::types::{MZ_ANY_CORE, MzConfig, MzOrder, MzPath, MzScheme, MzWorker};
 use crate::codec::RotaryPairs;
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
-use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX};
+use crate::limits::{EXTENTS_PER_UNIT_MAX, LAYERS_MAX, WORKERS_MAX};
 use crate::policy::{Order, Profile, Scheme};
-use crate::runtime::{Config, Options};
-use crate::state::{EvictPolicy, Roles};
+use crate::runtime::{Config, Options, Worker};
+use crate::state::{EvictPolicy, Paths, Roles};
 use crate::units::{CodecId, Extent, KvShape, TokenCount, WeightUnit};
 
 const EXTENTS_MAX: usize = LAYERS_MAX as usize * EXTENTS_PER_UNIT_MAX;
@@ -49,6 +49,25 @@ pub(super) unsafe fn with<R>(
             raw::slice(table.extents_per_unit, count, "mz_config.extents_per_unit")
         }?),
     };
+    let mut units = [WeightUnit { extents: &[] }; LAYERS_MAX as usize];
+    let units = &mut units[..count];
+    split(extents, per_unit, units)?;
+    let weights = &*units;
+    // SAFETY: the caller's promise.
+    unsafe {
+        with_options(&table, |options| body(&Config { shape: shape(&table)?, weights, options }))
+    }
+}
+
+/// The table's choices, apart from the model's shape and units.
+///
+/// # Safety
+///
+/// The table's arrays are readable, and nobody changes them during the call.
+pub(super) unsafe fn with_options<R>(
+    table: &MzConfig,
+    body: impl FnOnce(Options<'_>) -> Result<R>,
+) -> Result<R> {
     let steps_bytes = usize::try_from(table.steps_bytes).unwrap_or(usize::MAX);
     if steps_bytes > STEPS_BYTES_MAX {
         return Err(Error::new(Code::LimitExceeded, "mz_config.steps_bytes").with(steps_bytes));
@@ -58,12 +77,29 @@ pub(super) unsafe fn with<R>(
         // SAFETY: the caller's promise.
         false => Some(unsafe { raw::slice(table.steps, steps_bytes, "mz_config.steps") }?),
     };
-    let mut units = [WeightUnit { extents: &[] }; LAYERS_MAX as usize];
-    let units = &mut units[..count];
-    split(extents, per_unit, units)?;
-    let mut config = meaning(&table, units)?;
-    config.options.steps = steps;
-    body(&config)
+    let count = usize::try_from(table.worker_count).unwrap_or(usize::MAX);
+    if count > WORKERS_MAX {
+        return Err(Error::new(Code::LimitExceeded, "mz_config.worker_count").with(count));
+    }
+    // SAFETY: the caller's promise.
+    let given: &[MzWorker] = unsafe { raw::slice(table.workers, count, "mz_config.workers") }?;
+    let mut workers = [Worker::new(Roles::empty()); WORKERS_MAX];
+    for (worker, given) in workers.iter_mut().zip(given) {
+        let (roles, helps) = (roles(given.roles)?, roles(given.helps)?);
+        *worker = Worker { roles, helps, core: core(given.core)? };
+    }
+    let mut options = options(table)?;
+    options.steps = steps;
+    options.workers = &workers[..count];
+    body(options)
+}
+
+fn core(value: u32) -> Result<Option<u16>> {
+    let refused = Error::new(Code::InvalidArgument, "mz_worker.core").with(value);
+    match value {
+        MZ_ANY_CORE => Ok(None),
+        core => u16::try_from(core).map(Some).map_err(|_| refused),
+    }
 }
 
 /// Deals the windows out to the units.
@@ -88,36 +124,59 @@ fn split<'a>(
     }
 }
 
-fn meaning<'a>(table: &MzConfig, weights: &'a [WeightUnit<'a>]) -> Result<Config<'a>> {
+fn shape(table: &MzConfig) -> Result<KvShape> {
     let small = |value: u32, what| {
         u16::try_from(value).map_err(|_| Error::new(Code::LimitExceeded, what).with(value))
     };
-    let shape = KvShape {
+    Ok(KvShape {
         layers: small(table.kv_layers, "KV layers")?,
         kv_heads: small(table.kv_heads, "KV heads")?,
         head_dim: small(table.head_dim, "head size")?,
-    };
+    })
+}
+
+fn options(table: &MzConfig) -> Result<Options<'static>> {
     let codec = codec(table.codec)?;
     let defaults = Options::default();
+    if table.reserved != 0 {
+        return Err(unsupported("mz_config.reserved", table.reserved));
+    }
     let segment_bytes = match table.segment_bytes {
         0 => defaults.segment_bytes,
         bytes => bytes,
     };
-    let options = Options {
+    let stack_bytes = match table.worker_stack_bytes {
+        0 => defaults.stack_bytes,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+    };
+    Ok(Options {
         context_tokens_max: TokenCount::new(table.context_tokens_max),
         codec,
         profile: profile(table, codec),
         evict: EvictPolicy {
             scheme: scheme(table.scheme)?,
             order: order(table)?,
-            ..defaults.evict
+            paths: paths(table.paths)?,
         },
-        swap_file: switch(table.swap_file)?,
+        swap_file: switch(table.swap_file, "mz_config.swap_file")?,
         segment_bytes,
-        cpu: CpuFlags::detect() | from_hwcap(table.hwcap),
+        stack_bytes,
+        cpu: cpu(table.hwcap),
         ..defaults
-    };
-    Ok(Config { shape, weights, options })
+    })
+}
+
+/// A sum of `MZ_PATH_*`; 0 means all.
+fn paths(value: u32) -> Result<Paths> {
+    const RAM: u32 = MzPath::Ram as u32;
+    const FLASH: u32 = MzPath::Flash as u32;
+    match value {
+        0 => Ok(Paths::BOTH),
+        value if value & !(RAM | FLASH) == 0 => {
+            Ok(Paths { ram: value & RAM != 0, flash: value & FLASH != 0 })
+        }
+        other => Err(unsupported("mz_config.paths", other)),
+    }
 }
 
 fn unsupported(what: &'static str, value: u32) -> Error {
@@ -133,11 +192,12 @@ pub(super) fn rotary_pairs(halves: u32) -> Result<RotaryPairs> {
     }
 }
 
-fn switch(value: u32) -> Result<bool> {
+/// 0 or 1.
+pub(super) fn switch(value: u32, what: &'static str) -> Result<bool> {
     match value {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(unsupported("mz_config.swap_file", other)),
+        other => Err(unsupported(what, other)),
     }
 }
 
@@ -194,7 +254,16 @@ fn profile(table: &MzConfig, codec: CodecId) -> Profile {
     profile
 }
 
-/// The word means something on AArch64 only.
-fn from_hwcap(word: u64) -> CpuFlags {
-    if cfg!(target_arch = "aarch64") { CpuFlags::from_hwcap(word) } else { CpuFlags::empty() }
+/// What kernels may use: what this build can ask for, and what the caller knows. The word means
+/// something on AArch64 only.
+fn cpu(hwcap: u64) -> CpuFlags {
+    let given = match cfg!(target_arch = "aarch64") {
+        true => CpuFlags::from_hwcap(hwcap),
+        false => CpuFlags::empty(),
+    };
+    #[cfg(feature = "host")]
+    let known = crate::port::linux::host_cpu();
+    #[cfg(not(feature = "host"))]
+    let known = CpuFlags::detect();
+    known | given
 }

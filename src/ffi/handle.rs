@@ -1,17 +1,14 @@
 //! What a `mz_handle` points to: one runtime, the leases that C holds, the last error.
 //!
-//! ```text
-//! not open -> open, n calls inside -> closed          (calls: 0.. -> CLOSED)
-//! ```
-//!
-//! Invariant: a handle is used only between `open` and `close`, which waits for nobody: it refuses
-//! while another call is inside or a lease is out. A word that depends on the handle's own address
-//! tells it from other memory. The `'static` references into the caller's memory end with `close`:
-//! it is alone with the handle then, and drops the runtime.
+//! Invariant: a handle is used only between `open` and `close`, which refuses while another call is
+//! inside or a lease is out. The `'static` references into the caller's memory end with `close`: it
+//! is alone with the handle then, and drops the runtime, unless that is a model's, which drops it
+//! itself.
 
 use super::config;
+use super::door::{self, Head, Object, Visit};
 use super::holds::Holds;
-use super::ports::Tables;
+use super::ports::{Company, LogPort, Owner, Tables};
 use super::raw;
 use super::tables::MzPorts;
 use super::types::{MZ_OK, MzConfig, MzHandle};
@@ -20,29 +17,25 @@ use crate::codec::{RotaryPairs, Steps};
 use crate::error::{Code, Error, Result};
 use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX};
 use crate::port::lock::Lock;
-use crate::port::{Ports, Region};
-use crate::runtime::{self, Config, Runtime};
-use crate::sync::Word;
-use crate::units::{ChunkId, ChunkIndex, Kind, KvShape, LayerIndex, TokenCount};
+use crate::port::{Park, Ports, Region};
+use crate::runtime::{self, Config, Report, Runtime};
+use crate::units::{ByteCount, ChunkId, ChunkIndex, Kind, KvShape, LayerIndex, Nanos, TokenCount};
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ops::Deref;
 use static_assertions::assert_impl_all;
-
-/// What an open handle begins with, mixed with its address.
-const MAGIC: u32 = 0x6D7A_6348;
-/// Count of calls inside, for a handle that takes none any more.
-const CLOSED: u32 = 1 << 31;
 
 /// An open handle.
 #[repr(C)]
 pub(super) struct Handle {
-    /// First, so that it is what is looked at before anything else is believed.
-    magic: Word,
-    calls: Word,
+    head: Head,
     runtime: ManuallyDrop<Runtime>,
+    /// Whether somebody else ends the runtime.
+    is_lent: bool,
     holds: Lock<Holds>,
     last: Lock<Option<Error>>,
+    /// Keeps the library's own ports open.
+    owner: ManuallyDrop<Option<Visit<Owner>>>,
+    log: LogPort,
     shape: KvShape,
     weight_units: u16,
     columns_max: u16,
@@ -51,7 +44,16 @@ pub(super) struct Handle {
 // Calls may come from any thread.
 assert_impl_all!(Handle: Sync);
 
-const NOT_OPEN: Error = Error::new(Code::BadState, "handle is not open");
+// SAFETY: it begins with a head.
+unsafe impl Object for Handle {
+    const MAGIC: u32 = 0x6D7A_6348;
+    const NAME: &'static str = "handle";
+    const NOT_OPEN: &'static str = "handle is not open";
+    const BUSY: &'static str = "handle: other calls are running";
+}
+
+/// A call inside a handle.
+pub(super) type Call = Visit<Handle>;
 
 /// Units whose leases are counted: weight units, then chunks.
 fn units(config: &Config<'_>) -> Result<usize> {
@@ -77,11 +79,10 @@ pub(super) fn required_bytes(config: &Config<'_>) -> Result<usize> {
 fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
     sizer.value::<Tables>()?;
     runtime::size(sizer, config)?;
-    Holds::size(sizer, units(config)?)?;
-    sizer.value::<Handle>()
+    size(sizer, config)
 }
 
-/// Opens a handle in the caller's memory.
+/// Opens a handle in the caller's memory, of which `places` must be no part.
 ///
 /// # Safety
 ///
@@ -91,17 +92,28 @@ pub(super) unsafe fn open(
     ports: *const MzPorts,
     memory: *mut MaybeUninit<u8>,
     bytes: usize,
+    places: &[(usize, usize)],
 ) -> Result<*mut MzHandle> {
     // SAFETY: the caller's promise.
-    let tables = unsafe { Tables::read(ports) }?;
+    let (tables, company) = unsafe { Tables::read(ports) }?;
     let place = |config: &Config<'_>| {
         let required = required_bytes(config)?;
         if bytes < required {
             return Err(Error::new(Code::MemoryTooSmall, "memory").with(required));
         }
+        if !config.options.workers.is_empty() && tables.threads.is_none() {
+            return Err(Error::new(Code::InvalidArgument, "mz_ports.threads"));
+        }
+        raw::check_apart(memory, bytes, places)?;
+        let steps = config.options.steps.unwrap_or_default();
+        raw::check_apart(memory, bytes, &[raw::extent(steps.as_ptr(), steps.len())])?;
+        for unit in config.weights {
+            let extents = raw::extent(unit.extents.as_ptr(), unit.extents.len());
+            raw::check_apart(memory, bytes, &[extents])?;
+        }
         // SAFETY: the caller's promise; an error gives the memory back, and so does `close`.
         let memory = unsafe { raw::memory(memory, bytes) }?;
-        place(config, tables, memory)
+        place(config, tables, company, memory)
     };
     // SAFETY: the caller's promise.
     unsafe { config::with(config, place) }
@@ -110,6 +122,7 @@ pub(super) unsafe fn open(
 fn place(
     config: &Config<'_>,
     tables: Tables,
+    company: Company,
     memory: &'static mut [MaybeUninit<u8>],
 ) -> Result<*mut MzHandle> {
     let mut arena = Arena::new(memory)?;
@@ -120,125 +133,108 @@ fn place(
         memory: &tables.memory,
         clock: &tables.clock,
         park: &tables.park,
-        threads: None,
-        meter: None,
+        threads: tables.threads.as_ref().map(|threads| threads as _),
+        meter: tables.meter.as_ref().map(|meter| meter as _),
     };
     let runtime = Runtime::place(config, &mut arena, ports)?;
-    let holds = Holds::new(&mut arena, units(config)?)?;
-    let handle = arena.value(Handle {
-        magic: Word::new(0),
-        calls: Word::new(0),
-        runtime: ManuallyDrop::new(runtime),
-        holds: Lock::new(holds, &tables.park),
-        last: Lock::new(None, &tables.park),
-        shape: config.shape,
-        weight_units: u16::try_from(config.weights.len()).unwrap_or(u16::MAX),
-        columns_max: columns_max(config)?,
-    })?;
+    let handle = stand(&mut arena, config, runtime, &tables.park, company)?;
     let used = arena.seal();
     let mut sizer = Sizer::new();
     place_sizes(&mut sizer, config)?;
     assert_eq!(used, sizer.used(), "the size query and the placement agree");
-    handle.magic.store(magic_at(handle));
+    Ok(handle)
+}
+
+/// Adds what [`stand`] places.
+pub(super) fn size(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> {
+    Holds::size(sizer, units(config)?)?;
+    sizer.value::<Handle>()
+}
+
+/// An open handle on a runtime.
+fn stand(
+    arena: &mut Arena,
+    config: &Config<'_>,
+    runtime: Runtime,
+    park: &'static dyn Park,
+    company: Company,
+) -> Result<*mut MzHandle> {
+    let columns_max = columns_max(config)?;
+    let holds = Holds::new(arena, units(config)?)?;
+    let log = company.log;
+    let handle: &'static mut Handle = arena.value(Handle {
+        head: Head::new(),
+        runtime: ManuallyDrop::new(runtime),
+        is_lent: false,
+        holds: Lock::new(holds, park),
+        last: Lock::new(None, park),
+        owner: ManuallyDrop::new(company.owner),
+        log,
+        shape: config.shape,
+        weight_units: u16::try_from(config.weights.len()).unwrap_or(u16::MAX),
+        columns_max,
+    })?;
+    handle.is_lent = company.is_lent;
+    let stats = handle.runtime.stats();
+    if stats.workers_unpinned > 0 {
+        let about = Error::new(Code::Unsupported, "mz_worker.core");
+        log.warn(c"some workers run on any core", about.with(stats.workers_unpinned));
+    }
+    log.info(c"opened", "weight units", config.weights.len() as u64);
+    handle.open();
     Ok(core::ptr::from_mut(handle).cast())
 }
 
-fn magic_at(handle: *const Handle) -> u32 {
-    let address = handle.addr() as u64;
-    let folded = (address >> 32 ^ address) & u64::from(u32::MAX);
-    MAGIC ^ u32::try_from(folded).unwrap_or(0)
-}
-
-/// An open handle at that address, or an error.
-///
-/// # Safety
-///
-/// If the pointer is not null and aligned, a `u32` can be read there.
-unsafe fn find(handle: *const MzHandle) -> Result<*const Handle> {
-    let handle = handle.cast::<Handle>();
-    if handle.is_null() || !handle.is_aligned() {
-        return Err(Error::new(Code::InvalidArgument, "handle").with(handle.addr()));
-    }
-    // SAFETY: not null and aligned; the caller promises the rest. A handle begins with this word.
-    let magic = unsafe { &*handle.cast::<Word>() };
-    if magic.load() == magic_at(handle) { Ok(handle) } else { Err(NOT_OPEN) }
-}
-
-/// A call inside a handle.
-pub(super) struct Call(&'static Handle);
-
-impl Call {
-    /// Goes in.
-    ///
-    /// # Safety
-    ///
-    /// If the pointer is not null and aligned, a `u32` can be read there; and if that is the word
-    /// of an open handle, the handle's memory is as `open` left it.
-    pub(super) unsafe fn enter(handle: *const MzHandle) -> Result<Call> {
-        // SAFETY: the caller's promise.
-        let handle = unsafe { find(handle) }?;
-        // SAFETY: the word says that this is a handle, which the caller promises is true. `close`
-        // does not end it while the count below is above zero.
-        let handle: &'static Handle = unsafe { &*handle };
-        loop {
-            let calls = handle.calls.load();
-            if calls >= CLOSED - 1 {
-                return Err(NOT_OPEN);
-            }
-            if handle.calls.replace(calls, calls + 1) {
-                return Ok(Call(handle));
-            }
-        }
-    }
-
-    /// The handle, for as long as leases of it may be kept: `close` refuses while there are any.
-    pub(super) fn handle(&self) -> &'static Handle {
-        self.0
-    }
-}
-
-impl Deref for Call {
-    type Target = Handle;
-
-    fn deref(&self) -> &Handle {
-        self.0
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.0.calls.decrement();
-    }
+/// As [`stand`], on a runtime that somebody else ends, after [`Handle::retire`].
+#[cfg(feature = "infer")]
+pub(super) fn lend(
+    arena: &mut Arena,
+    config: &Config<'_>,
+    runtime: &Runtime,
+    park: &'static dyn Park,
+    log: LogPort,
+) -> Result<*mut MzHandle> {
+    let runtime = ManuallyDrop::into_inner(runtime.lend());
+    stand(arena, config, runtime, park, Company { owner: None, log, is_lent: true })
 }
 
 /// Ends a handle and gives its memory back to the caller.
 ///
 /// # Safety
 ///
-/// As for [`Call::enter`].
+/// As for [`door::find`].
 pub(super) unsafe fn close(pointer: *mut MzHandle) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { find(pointer) }?;
     let pointer = pointer.cast::<Handle>();
     {
-        // SAFETY: the word says that this is a handle, which the caller promises is true.
-        let handle = unsafe { &*pointer };
-        if !handle.calls.replace(0, CLOSED) {
-            return Err(Error::new(Code::BadState, "handle: other calls are running"));
+        // SAFETY: the caller's promise.
+        let handle = unsafe { door::find(pointer) }?;
+        if handle.is_lent {
+            return Err(Error::new(Code::BadState, "handle belongs to a model"));
         }
-        if !handle.holds.lock().is_empty() {
-            handle.calls.store(0);
-            return Err(Error::new(Code::Leased, "handle"));
-        }
-        handle.magic.store(0);
+        handle.retire()?;
+        handle.log.info(c"closed", "", 0);
     }
-    // SAFETY: no call is inside, none can come in since `calls` was CLOSED, and no lease is out,
-    // so this is the only reference; the word being zero now, it happens once.
-    unsafe { ManuallyDrop::drop(&mut (*pointer).runtime) };
+    // SAFETY: nobody is inside, none can come in since it was shut, and no lease is out, so this is
+    // the only reference; as it is not found any more, this happens once.
+    unsafe {
+        ManuallyDrop::drop(&mut (*pointer).runtime);
+        ManuallyDrop::drop(&mut (*pointer).owner);
+    }
     Ok(())
 }
 
 impl Handle {
+    /// Takes nobody in any more, if nobody is inside and no lease is out.
+    pub(super) fn retire(&self) -> Result<()> {
+        self.shut()?;
+        if !self.holds.lock().is_empty() {
+            self.reopen();
+            return Err(Error::new(Code::Leased, "handle"));
+        }
+        self.end();
+        Ok(())
+    }
+
     /// The runtime.
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
@@ -247,6 +243,18 @@ impl Handle {
     /// Remembers why a call failed.
     pub(super) fn note(&self, error: Error) {
         *self.last.lock() = Some(error);
+        self.log.failed(error);
+    }
+
+    /// Frees memory; says what came of it.
+    pub(super) fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
+        let done = self.runtime.evict(bytes, deadline)?;
+        if let Some(error) = done.booked.error {
+            *self.last.lock() = Some(error);
+            self.log.warn(c"a way out of memory was closed", error);
+        }
+        self.log.info(c"evicted", "bytes freed", done.booked.freed.get());
+        Ok(done)
     }
 
     /// Why the last call that failed did.

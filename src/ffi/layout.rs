@@ -4,10 +4,13 @@
 //! compiled with these.
 
 use super::raw::Table;
-use super::tables::{MzClock, MzMemory, MzPark, MzPorts, MzRegion, MzStorage};
+use super::tables::{
+    MzClock, MzLinuxConfig, MzLog, MzMemory, MzMeter, MzModelConfig, MzModelInfo, MzPark, MzPorts,
+    MzRegion, MzStorage, MzThreads,
+};
 use super::types::{
     MZ_CHUNK_TOKENS, MZ_IO_ALIGN, MzConfig, MzErr, MzError, MzExtent, MzReport, MzRole, MzSpan,
-    MzStats,
+    MzStats, MzWorker,
 };
 use crate::error::Code;
 use crate::limits::{CHUNK_TOKENS, IO_ALIGN};
@@ -32,15 +35,21 @@ macro_rules! tables {
 tables! {
     MzConfig, "mz_config", offset_of!(MzConfig, steps);
     MzSpan, "mz_span", size_of::<MzSpan>();
-    MzReport, "mz_report", size_of::<MzReport>();
-    MzStats, "mz_stats", size_of::<MzStats>();
+    MzReport, "mz_report", offset_of!(MzReport, measured_bytes);
+    MzStats, "mz_stats", offset_of!(MzStats, workers_pinned);
     MzError, "mz_error", size_of::<MzError>();
-    MzStorage, "mz_storage", size_of::<MzStorage>();
+    MzStorage, "mz_storage", offset_of!(MzStorage, direct);
     MzRegion, "mz_region", size_of::<MzRegion>();
     MzMemory, "mz_memory", size_of::<MzMemory>();
     MzClock, "mz_clock", size_of::<MzClock>();
     MzPark, "mz_park", size_of::<MzPark>();
-    MzPorts, "mz_ports", size_of::<MzPorts>();
+    MzPorts, "mz_ports", offset_of!(MzPorts, threads);
+    MzThreads, "mz_threads", size_of::<MzThreads>();
+    MzMeter, "mz_meter", size_of::<MzMeter>();
+    MzLog, "mz_log", size_of::<MzLog>();
+    MzLinuxConfig, "mz_linux_config", size_of::<MzLinuxConfig>();
+    MzModelConfig, "mz_model_config", size_of::<MzModelConfig>();
+    MzModelInfo, "mz_model_info", size_of::<MzModelInfo>();
 }
 
 // A C array of windows is read in place as the library's own.
@@ -49,6 +58,9 @@ assert_eq_align!(MzExtent, Extent);
 const_assert_eq!(offset_of!(MzExtent, file_offset), offset_of!(Extent, file_offset));
 const_assert_eq!(offset_of!(MzExtent, bytes), offset_of!(Extent, bytes));
 const_assert_eq!(offset_of!(MzExtent, buffer_offset), offset_of!(Extent, buffer_offset));
+
+// An array of workers is read in place.
+assert_eq_size!(MzWorker, [u32; 3]);
 
 const_assert_eq!(MzRole::Allocate as u8, Roles::ALLOCATE.bits());
 const_assert_eq!(MzRole::Read as u8, Roles::READ.bits());
@@ -71,7 +83,7 @@ const _: () = {
 macro_rules! layout {
     ($table:ty, $bytes:literal: $($field:ident $offset:literal),*) => {
         const_assert_eq!(size_of::<$table>(), $bytes);
-        const_assert_eq!(align_of::<$table>(), 8);
+        const_assert_eq!(align_of::<$table>() % align_of::<u32>(), 0);
         $(const_assert_eq!(offset_of!($table, $field), $offset);)*
     };
 }
@@ -81,23 +93,35 @@ mod lp64 {
     use super::*;
 
     layout!(MzExtent, 24: file_offset 0, bytes 8, buffer_offset 16);
-    layout!(MzConfig, 128: struct_bytes 0, kv_layers 4, kv_heads 8, head_dim 12,
+    layout!(MzConfig, 152: struct_bytes 0, kv_layers 4, kv_heads 8, head_dim 12,
         context_tokens_max 16, weight_units 20, extents 24, extents_per_unit 32, extent_count 40,
         swap_file 44, codec 48, order 52, scheme 56, segment_bytes 60, order_seed 64, hwcap 72,
         read_bytes_per_s 80, write_bytes_per_s 88, pack_bytes_per_s 96, unpack_bytes_per_s 104,
-        steps 112, steps_bytes 120);
+        steps 112, steps_bytes 120, workers 128, worker_count 136, worker_stack_bytes 140,
+        paths 144, reserved 148);
     layout!(MzSpan, 32: struct_bytes 0, index 4, data 8, bytes 16, token 24);
-    layout!(MzReport, 40: struct_bytes 0, stop 4, asked_bytes 8, freed_bytes 16, elapsed_ns 24,
-        leased 32, error 36);
-    layout!(MzStats, 80: struct_bytes 0, tokens 4, weight_bytes 8, kv_bytes 16, ram_bytes 24,
+    layout!(MzReport, 48: struct_bytes 0, stop 4, asked_bytes 8, freed_bytes 16, elapsed_ns 24,
+        leased 32, error 36, measured_bytes 40);
+    layout!(MzStats, 96: struct_bytes 0, tokens 4, weight_bytes 8, kv_bytes 16, ram_bytes 24,
         allocated_bytes 32, swap_written_bytes 40, swap_read_bytes 48, units_missing 56,
-        units_busy 60, chunks_lost 64, chunks_on_flash 68, chunks_per_layer 72, segments 76);
+        units_busy 60, chunks_lost 64, chunks_on_flash 68, chunks_per_layer 72, segments 76,
+        workers_pinned 80, workers_unpinned 84, model_is_direct 88, swap_is_direct 92);
     layout!(MzError, 80: struct_bytes 0, code 4, value 8, what 16);
-    layout!(MzStorage, 56: struct_bytes 0, flags 4, context 8, read 16, write 24, sync 32,
-        discard 40, length 48);
+    layout!(MzStorage, 64: struct_bytes 0, flags 4, context 8, read 16, write 24, sync 32,
+        discard 40, length 48, direct 56);
     layout!(MzRegion, 32: struct_bytes 0, purpose 4, start 8, bytes 16, token 24);
     layout!(MzMemory, 32: struct_bytes 0, flags 4, context 8, allocate 16, release 24);
     layout!(MzClock, 24: struct_bytes 0, flags 4, context 8, now 16);
     layout!(MzPark, 32: struct_bytes 0, flags 4, context 8, wait 16, wake 24);
-    layout!(MzPorts, 48: struct_bytes 0, flags 4, model 8, swap 16, memory 24, clock 32, park 40);
+    layout!(MzPorts, 80: struct_bytes 0, flags 4, model 8, swap 16, memory 24, clock 32, park 40,
+        threads 48, meter 56, log 64, owner 72);
+    layout!(MzThreads, 40: struct_bytes 0, flags 4, context 8, spawn 16, join 24, pin 32);
+    layout!(MzMeter, 24: struct_bytes 0, flags 4, context 8, resident 16);
+    layout!(MzLog, 24: struct_bytes 0, level 4, context 8, entry 16);
+    layout!(MzLinuxConfig, 24: struct_bytes 0, flags 4, model_path 8, swap_path 16);
+    layout!(MzModelConfig, 80: struct_bytes 0, flags 4, model_path 8, swap_path 16, options 24,
+        log 32, compute_threads 40, batch_tokens_max 44, backend 48, reserved 52,
+        opencl_library 56, opencl_device 64, opencl_cache 72);
+    layout!(MzModelInfo, 24: struct_bytes 0, layers 4, vocabulary 8, context_tokens_max 12,
+        batch_tokens_max 16, is_accelerated 20);
 }

@@ -3,33 +3,45 @@
 //! Each function here parses its pointers once, calls safe code, and converts the result once.
 //! Invariant: an argument that can be recognised as wrong gives a code and has no effect; nothing
 //! but an address that lies (memory that is not there, or a callback that breaks its word) leads
-//! to undefined behaviour. It holds no logic of the manager and creates no threads: `mz_poll`, and
-//! every call that waits, executes the runtime's actions on its caller.
+//! to undefined behaviour. It holds no logic of the manager and creates no threads but those that
+//! `mz_config.workers` asks for, through their port.
 //!
 //! `types` and `tables` are what C sees, `layout` fixes their bytes, `raw` turns pointers into
-//! values, `config` and `ports` translate what comes in, `handle` is the state behind a
-//! `mz_handle`, `holds` its leases, `answer` what goes out. The header `linker/mzcache.h` is
+//! values, `config`, `ports` and `threads` translate what comes in, `door` tells what is open and
+//! who is inside, `handle` is the state behind a `mz_handle`, `holds` its leases, `session` the one
+//! behind a `mz_model`, `answer` what goes out. Functions are here, in `leases`, and in `linux` and
+//! `model` with the features `host` and `infer`. The header `linker/mzcache.h` is
 //! generated from this module, doc comments included: they are written for users of C.
 
 #![expect(clippy::missing_safety_doc, reason = "callers are C; their promises are in the header")]
 
+#[cfg(all(feature = "infer", feature = "opencl"))]
+mod accelerator;
 mod answer;
 mod config;
+mod door;
 mod handle;
 mod holds;
 mod layout;
+pub mod leases;
+#[cfg(feature = "host")]
+pub mod linux;
+#[cfg(feature = "infer")]
+pub mod model;
 #[cfg(all(feature = "panic-handler", not(feature = "host"), not(test)))]
 mod panic;
 mod ports;
 mod raw;
+#[cfg(feature = "infer")]
+mod session;
 pub mod tables;
+mod threads;
 pub mod types;
 
 #[cfg(test)]
 mod tests;
 
 use crate::error::Result;
-use crate::port::Region;
 use crate::units::{ByteCount, Nanos, TokenCount};
 use answer::result;
 use core::ffi::{c_char, c_int, c_void};
@@ -37,7 +49,7 @@ use core::mem::MaybeUninit;
 use handle::{Call, Handle};
 use raw::{Place, Tables};
 use tables::MzPorts;
-use types::{MZ_OK, MzConfig, MzError, MzHandle, MzReport, MzSpan, MzStats};
+use types::{MZ_OK, MzConfig, MzError, MzHandle, MzReport, MzStats};
 
 /// Runs a call inside a handle, remembers its failure.
 ///
@@ -49,11 +61,11 @@ unsafe fn inside(
     body: impl FnOnce(&'static Handle) -> Result<c_int>,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let call = match unsafe { Call::enter(handle) } {
+    let call = match unsafe { Call::enter(handle.cast()) } {
         Ok(call) => call,
         Err(error) => return result(error),
     };
-    body(call.handle()).unwrap_or_else(|error| {
+    body(call.object()).unwrap_or_else(|error| {
         call.note(error);
         result(error)
     })
@@ -116,8 +128,14 @@ pub unsafe extern "C" fn mz_open(
         // SAFETY: the caller's promise.
         let place = unsafe { Place::new(handle, "handle") }?;
         let memory = memory.cast::<MaybeUninit<u8>>();
+        let places = [
+            raw::extent(handle, 1),
+            raw::extent(error, 1),
+            raw::extent(config, 1),
+            raw::extent(ports, 1),
+        ];
         // SAFETY: the caller's promise.
-        place.set(unsafe { handle::open(config, ports, memory, bytes) }?);
+        place.set(unsafe { handle::open(config, ports, memory, bytes, &places) }?);
         Ok(())
     };
     // SAFETY: the caller's promise.
@@ -178,109 +196,13 @@ pub unsafe extern "C" fn mz_poll_roles(handle: *mut MzHandle, roles: u32) -> c_i
     unsafe { inside(handle, body) }
 }
 
-/// Waits until a weight unit is in memory and leases it: it stays until mz_release_weights. While
-/// it waits, the caller executes actions. MZ_ERR_CANCELLED: it was evicted, and no restore is
-/// bringing it back.
+/// Lets every worker thread ask for its core again, after the app came back to the foreground:
+/// Android had confined its threads to fewer cores. mz_stats then says who got it.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_wait_weights(
-    handle: *mut MzHandle,
-    layer: u32,
-    span: *mut MzSpan,
-) -> c_int {
+pub unsafe extern "C" fn mz_repin(handle: *mut MzHandle) -> c_int {
     let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Tables::one(span) }?;
-        place.write(0, &answer::span(layer, &handle.lease_weights(layer)?));
-        Ok(MZ_OK)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
-}
-
-/// Ends one lease of a weight unit. MZ_ERR_BAD_STATE when there is none.
-// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_release_weights(handle: *mut MzHandle, layer: u32) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { inside(handle, |handle| handle.release_weights(layer).map(|()| MZ_OK)) }
-}
-
-/// Waits until all chunks of a layer are in memory and leases them, in the order of the context:
-/// 256 tokens each, first K and then V, as F16 values `[kv_head][256][head_dim]`.
-///
-/// *count is the room in spans, and becomes the number of chunks, those that a pass added included;
-/// with too little room the result is MZ_ERR_MEMORY_TOO_SMALL and nothing is leased. Set
-/// struct_bytes in the first span.
-// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_wait_kv(
-    handle: *mut MzHandle,
-    layer: u32,
-    spans: *mut MzSpan,
-    count: *mut u32,
-) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let count = unsafe { Place::new(count, "count") }?;
-        let room = usize::try_from(count.get()).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise.
-        let places = unsafe { Tables::array(spans, room) }?;
-        let tell = |chunks: u16| count.set(u32::from(chunks));
-        let put = |chunk: u16, region: Region| {
-            places.write(usize::from(chunk), &answer::span(u32::from(chunk), &region));
-        };
-        handle.lease_kv(layer, places.count(), tell, put).map(|()| MZ_OK)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
-}
-
-/// Ends one lease of each of a layer's first chunks, as many as mz_wait_kv said.
-/// MZ_ERR_BAD_STATE when one of them is not leased; then nothing happens.
-// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_release_kv(handle: *mut MzHandle, layer: u32, count: u32) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { inside(handle, |handle| handle.release_kv(layer, count).map(|()| MZ_OK)) }
-}
-
-/// Waits for a layer's chunks and takes the chunk of a token that is not committed yet, to write
-/// the K and V of new tokens to it: until mz_release_tail nobody else touches the chunk, and
-/// mz_wait_kv gives the same memory. MZ_ERR_LEASED while mz_wait_kv's leases of it are out.
-// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_kv_tail(
-    handle: *mut MzHandle,
-    layer: u32,
-    token: u32,
-    span: *mut MzSpan,
-) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Tables::one(span) }?;
-        let (chunk, region) = handle.lease_tail(layer, token)?;
-        place.write(0, &answer::span(u32::from(chunk), &region));
-        Ok(MZ_OK)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
-}
-
-/// Ends one lease by mz_kv_tail, with the same arguments. MZ_ERR_BAD_STATE when there is none.
-// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_release_tail(handle: *mut MzHandle, layer: u32, token: u32) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { inside(handle, |handle| handle.release_tail(layer, token).map(|()| MZ_OK)) }
-}
-
-/// Ends all leases, of all threads; for a pass that is given up.
-// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_release_all(handle: *mut MzHandle) -> c_int {
-    let body = |handle: &'static Handle| {
-        handle.release_all();
+        handle.runtime().repin();
         Ok(MZ_OK)
     };
     // SAFETY: the caller's promise.
@@ -334,10 +256,7 @@ pub unsafe extern "C" fn mz_evict(
             false => Some(unsafe { Tables::one(report) }?),
         };
         let deadline = (deadline_ns != 0).then_some(Nanos::new(deadline_ns));
-        let done = handle.runtime().evict(ByteCount::new(bytes), deadline)?;
-        if let Some(error) = done.booked.error {
-            handle.note(error);
-        }
+        let done = handle.evict(ByteCount::new(bytes), deadline)?;
         if let Some(place) = place {
             place.write(0, &answer::report(&done));
         }

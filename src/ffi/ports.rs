@@ -5,21 +5,27 @@
 //! after a failed sync no write is passed on. A callback's own error number travels in
 //! [`Error::value`], not interpreted.
 
+use super::answer;
+use super::door::{Head, Object, Visit};
 use super::raw::{self, Table};
-use super::tables::{MzClock, MzMemory, MzPark, MzPorts, MzRegion, MzStorage, MzUse};
+use super::tables::{
+    MzClock, MzLevel, MzLog, MzMemory, MzMeter, MzPark, MzPorts, MzRegion, MzStorage, MzUse,
+};
+use super::threads::ThreadsPort;
+use super::types::MzError;
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
-use crate::port::{Clock, Park, Region, SharedMemory, Storage, Use};
+use crate::port::{Clock, Meter, Park, Region, SharedMemory, Storage, Use};
 use crate::sync::{Flag, Word};
 use crate::units::Nanos;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_char, c_void};
 use core::ptr::NonNull;
 
 /// `MZ_PORT_ERROR(n)` is this less `n`.
 const OWN_ERRORS: i64 = -1000;
 
 /// What a callback's answer means: a count, one of `MZ_ERR_*`, or an error number of its own.
-fn answer(value: i64, what: &'static str) -> Result<u64> {
+pub(super) fn count(value: i64, what: &'static str) -> Result<u64> {
     if let Ok(count) = u64::try_from(value) {
         return Ok(count);
     }
@@ -32,22 +38,22 @@ fn answer(value: i64, what: &'static str) -> Result<u64> {
 }
 
 /// The answer of a callback that has nothing to count.
-fn done(value: i64, what: &'static str) -> Result<()> {
-    match answer(value, what)? {
+pub(super) fn done(value: i64, what: &'static str) -> Result<()> {
+    match count(value, what)? {
         0 => Ok(()),
         count => Err(Error::new(Code::Io, what).with(count)),
     }
 }
 
-fn missing(what: &'static str) -> Error {
+pub(super) fn missing(what: &'static str) -> Error {
     Error::new(Code::InvalidArgument, what)
 }
 
-fn check_flags(flags: u32, what: &'static str) -> Result<()> {
+pub(super) fn check_flags(flags: u32, what: &'static str) -> Result<()> {
     if flags == 0 { Ok(()) } else { Err(Error::new(Code::Unsupported, what).with(flags)) }
 }
 
-type Context = *mut c_void;
+pub(super) type Context = *mut c_void;
 
 /// The tables of one handle, as they came.
 pub(super) struct Tables {
@@ -56,6 +62,31 @@ pub(super) struct Tables {
     pub(super) memory: MemoryPort,
     pub(super) clock: ClockPort,
     pub(super) park: ParkPort,
+    pub(super) threads: Option<ThreadsPort>,
+    pub(super) meter: Option<MeterPort>,
+}
+
+/// What belongs to the handle itself.
+pub(super) struct Company {
+    /// Keeps the library's own ports open, where they are.
+    pub(super) owner: Option<Visit<Owner>>,
+    pub(super) log: LogPort,
+    /// Whether somebody else ends the runtime.
+    pub(super) is_lent: bool,
+}
+
+/// What the library's own ports begin with.
+#[repr(C)]
+pub(super) struct Owner {
+    pub(super) head: Head,
+}
+
+// SAFETY: it is a head.
+unsafe impl Object for Owner {
+    const MAGIC: u32 = 0x6D7A_6F77;
+    const NAME: &'static str = "mz_ports.owner";
+    const NOT_OPEN: &'static str = "mz_ports: closed";
+    const BUSY: &'static str = "mz_ports: a handle uses them";
 }
 
 impl Tables {
@@ -65,7 +96,7 @@ impl Tables {
     ///
     /// If `ports` is not null and aligned, it is readable as a `mz_ports`, and so are the tables it
     /// refers to. The callbacks do what `linker/mzcache.h` says, until the handle is closed.
-    pub(super) unsafe fn read(ports: *const MzPorts) -> Result<Self> {
+    pub(super) unsafe fn read(ports: *const MzPorts) -> Result<(Self, Company)> {
         // SAFETY: the caller's promise.
         let ports = unsafe { raw::read(ports) }?;
         check_flags(ports.flags, "mz_ports.flags")?;
@@ -85,7 +116,25 @@ impl Tables {
             Some(table) => ParkPort::new(&table)?,
             None => ParkPort::Spin,
         };
-        Ok(Tables { model, swap, memory, clock, park })
+        // SAFETY: the caller's promise.
+        let threads = match unsafe { raw::read_optional(ports.threads) }? {
+            Some(table) => Some(ThreadsPort::new(&table)?),
+            None => None,
+        };
+        // SAFETY: the caller's promise.
+        let meter = match unsafe { raw::read_optional(ports.meter) }? {
+            Some(table) => Some(MeterPort::new(&table)?),
+            None => None,
+        };
+        // SAFETY: the caller's promise.
+        let log = unsafe { LogPort::read(ports.log) }?;
+        let owner = match ports.owner.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { Visit::enter(ports.owner.cast::<Owner>()) }?),
+        };
+        let tables = Tables { model, swap, memory, clock, park, threads, meter };
+        Ok((tables, Company { owner, log, is_lent: false }))
     }
 }
 
@@ -131,7 +180,7 @@ impl Storage for StoragePort {
         let to = into.as_mut_ptr().cast();
         // SAFETY: the callback writes at most `into.len()` bytes there (its author's promise).
         let value = unsafe { (self.read)(self.table.context, offset, to, into.len()) };
-        let count = answer(value, self.what)?;
+        let count = count(value, self.what)?;
         usize::try_from(count)
             .ok()
             .filter(|count| *count <= into.len())
@@ -165,12 +214,12 @@ impl Storage for StoragePort {
 
     fn length(&self) -> Result<u64> {
         // SAFETY: the callback takes its own context.
-        answer(unsafe { (self.length)(self.table.context) }, self.what)
+        count(unsafe { (self.length)(self.table.context) }, self.what)
     }
 
-    /// Not known; the library's reports do not show it to C.
     fn is_direct(&self) -> bool {
-        false
+        // SAFETY: the callback takes its own context.
+        self.table.direct.is_some_and(|direct| unsafe { direct(self.table.context) } == 1)
     }
 }
 
@@ -306,5 +355,94 @@ impl Park for ParkPort {
             // SAFETY: the word lives during the call; only its address matters.
             unsafe { wake(context, word.as_ptr()) };
         }
+    }
+}
+
+/// Measuring behind a callback.
+pub(super) struct MeterPort {
+    context: Context,
+    resident: unsafe extern "C" fn(Context) -> i64,
+}
+
+// SAFETY: as for StoragePort.
+unsafe impl Sync for MeterPort {}
+// SAFETY: as for StoragePort.
+unsafe impl Send for MeterPort {}
+
+impl MeterPort {
+    fn new(table: &MzMeter) -> Result<Self> {
+        check_flags(table.flags, "mz_meter.flags")?;
+        let resident = table.resident.ok_or(missing("mz_meter.resident"))?;
+        Ok(MeterPort { context: table.context, resident })
+    }
+}
+
+impl Meter for MeterPort {
+    fn resident_bytes(&self) -> Result<u64> {
+        // SAFETY: the callback takes its own context.
+        count(unsafe { (self.resident)(self.context) }, "mz_meter.resident")
+    }
+}
+
+/// Who hears what happens, or nobody.
+#[derive(Clone, Copy)]
+pub(super) struct LogPort {
+    context: Context,
+    level: u32,
+    entry: Option<unsafe extern "C" fn(Context, u32, *const c_char, *const MzError)>,
+}
+
+// SAFETY: as for StoragePort.
+unsafe impl Sync for LogPort {}
+// SAFETY: as for StoragePort.
+unsafe impl Send for LogPort {}
+
+impl LogPort {
+    /// Reads the table, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`raw::read`]; the callback does what the header says, until the handle is closed.
+    pub(super) unsafe fn read(table: *const MzLog) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let Some(table) = unsafe { raw::read_optional(table) }? else {
+            return Ok(LogPort { context: core::ptr::null_mut(), level: 0, entry: None });
+        };
+        let level = match table.level {
+            0 => MzLevel::Error as u32,
+            level if level <= MzLevel::Info as u32 => level,
+            other => return Err(Error::new(Code::Unsupported, "mz_log.level").with(other)),
+        };
+        let entry = table.entry.ok_or(missing("mz_log.entry"))?;
+        Ok(LogPort { context: table.context, level, entry: Some(entry) })
+    }
+
+    /// Tells of one thing.
+    pub(super) fn tell(&self, level: MzLevel, text: &'static CStr, about: Error, failed: bool) {
+        let level = level as u32;
+        let Some(entry) = self.entry.filter(|_| level <= self.level) else { return };
+        let mut details = answer::details(Some(about));
+        if !failed {
+            details.code = 0;
+        }
+        // SAFETY: text and details live during the call; the context is the table's own.
+        unsafe { entry(self.context, level, text.as_ptr(), &raw const details) };
+    }
+
+    /// Tells of a failure.
+    pub(super) fn failed(&self, error: Error) {
+        self.tell(MzLevel::Error, c"a call failed", error, true);
+    }
+
+    /// Tells what was done.
+    pub(super) fn info(&self, text: &'static CStr, what: &'static str, value: u64) {
+        // The code is not shown.
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        self.tell(MzLevel::Info, text, Error::new(Code::BadState, what).with(value), false);
+    }
+
+    /// Tells of what is not as it was asked for.
+    pub(super) fn warn(&self, text: &'static CStr, error: Error) {
+        self.tell(MzLevel::Warning, text, error, true);
     }
 }

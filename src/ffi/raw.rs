@@ -5,12 +5,17 @@
 //! `unsafe fn` here passes that promise on. Nothing here knows what the values mean.
 
 use crate::error::{Code, Error, Result};
+#[cfg(feature = "host")]
+use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr;
 
 /// Longest table believed in: a caller who forgot `struct_bytes` is told so, and no wild tail read.
 const TABLE_BYTES_MAX: usize = 1024;
+/// Longer than any path.
+#[cfg(feature = "host")]
+const TEXT_BYTES_MAX: usize = 4097;
 
 /// A type that begins with `uint32_t struct_bytes` and may grow at its end.
 ///
@@ -116,6 +121,78 @@ pub(super) unsafe fn slice<'a, T: Copy>(
     Ok(unsafe { core::slice::from_raw_parts(first, count) })
 }
 
+/// A text from C, without its 0 byte.
+///
+/// # Safety
+///
+/// If the pointer is not null, there is a 0 byte at it or behind it, everything before that can be
+/// read until `'a` ends, and nobody changes it meanwhile.
+#[cfg(feature = "host")]
+pub(super) unsafe fn text<'a>(first: *const c_char, what: &'static str) -> Result<&'a CStr> {
+    check(first, 1, what)?;
+    for bytes in 1..=TEXT_BYTES_MAX {
+        // SAFETY: there was no 0 byte yet, so this byte can be read too.
+        if unsafe { *first.add(bytes - 1) } == 0 {
+            // SAFETY: all of them were just read.
+            let bytes = unsafe { core::slice::from_raw_parts(first.cast::<u8>(), bytes) };
+            let text = CStr::from_bytes_with_nul(bytes);
+            return text.map_err(|_| Error::new(Code::InvalidArgument, what));
+        }
+    }
+    Err(Error::new(Code::LimitExceeded, what).with(TEXT_BYTES_MAX))
+}
+
+/// As [`text`], where there may be none.
+///
+/// # Safety
+///
+/// As for [`text`].
+#[cfg(feature = "host")]
+pub(super) unsafe fn optional_text<'a>(
+    first: *const c_char,
+    what: &'static str,
+) -> Result<Option<&'a CStr>> {
+    if first.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { text(first, what) }.map(Some)
+}
+
+/// A table whose fields are all 0.
+#[cfg(feature = "infer")]
+pub(super) fn zeroed<T: Table>() -> T {
+    // SAFETY: a Table admits every bit pattern.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Whether two ranges of bytes share one.
+fn overlap(first: (usize, usize), second: (usize, usize)) -> bool {
+    first.0 < second.0.saturating_add(second.1) && second.0 < first.0.saturating_add(first.1)
+}
+
+/// Where values lie, for [`check_apart`]; nowhere if the pointer is null.
+pub(super) fn extent<T>(first: *const T, count: usize) -> (usize, usize) {
+    match first.is_null() {
+        true => (0, 0),
+        false => (first.addr(), size_of::<T>().saturating_mul(count)),
+    }
+}
+
+/// Refuses memory of which a part is still needed for something else.
+pub(super) fn check_apart(
+    first: *const MaybeUninit<u8>,
+    bytes: usize,
+    others: &[(usize, usize)],
+) -> Result<()> {
+    match others.iter().find(|other| overlap((first.addr(), bytes), **other)) {
+        Some(other) => {
+            Err(Error::new(Code::InvalidArgument, "memory overlaps an argument").with(other.0))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Memory that C gives away.
 ///
 /// # Safety
@@ -156,6 +233,30 @@ impl<T: Copy> Place<T> {
     pub(super) fn set(&self, value: T) {
         // SAFETY: checked and promised in `new`.
         unsafe { self.0.write(value) };
+    }
+}
+
+/// Places for plain values, one beside the other.
+pub(super) struct Places<T>(*mut T, usize);
+
+impl<T: Copy> Places<T> {
+    /// Checks the pointer; no places may be null.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Place::new`], for `count` of them.
+    pub(super) unsafe fn new(first: *mut T, count: usize, what: &'static str) -> Result<Self> {
+        if count > 0 {
+            check(first, count, what)?;
+        }
+        Ok(Places(first, count))
+    }
+
+    /// Puts a value into one.
+    pub(super) fn set(&self, index: usize, value: T) {
+        assert!(index < self.1);
+        // SAFETY: checked and promised in `new`; the index is below the count, asserted above.
+        unsafe { self.0.add(index).write(value) };
     }
 }
 

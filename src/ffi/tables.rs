@@ -3,7 +3,8 @@
 //! Everything said in `types` holds here too. What the callbacks promise is what the traits of
 //! [`crate::port`] ask for; `ports` turns one into the other.
 
-use core::ffi::c_void;
+use super::types::{MzConfig, MzError};
+use core::ffi::{c_char, c_int, c_void};
 
 /// What a shared buffer will hold; a port may place the kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub struct MzStorage {
     pub discard: Option<unsafe extern "C" fn(context: *mut c_void, offset: u64, bytes: u64) -> i64>,
     /// Returns the file's length in bytes.
     pub length: Option<unsafe extern "C" fn(context: *mut c_void) -> i64>,
+    /// Returns 1 while transfers bypass the page cache, else 0; for mz_stats alone. May be NULL.
+    pub direct: Option<unsafe extern "C" fn(context: *mut c_void) -> i64>,
 }
 
 /// A shared buffer on its way between the library and the memory port.
@@ -132,6 +135,86 @@ pub struct MzPark {
     pub wake: Option<unsafe extern "C" fn(context: *mut c_void, word: *const u32)>,
 }
 
+/// Threads, as callbacks: mz_open starts one for each of mz_config.workers, mz_close ends them.
+/// Rules and results as for mz_storage.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzThreads {
+    /// sizeof(struct mz_threads).
+    pub struct_bytes: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// Given to every callback.
+    pub context: *mut c_void,
+    /// Starts a thread on a stack of at least stack_bytes that calls run(argument) once, sets
+    /// *thread to a number of the port's own, and returns 0. name has at most 15 bytes and lives
+    /// during the call.
+    pub spawn: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            name: *const c_char,
+            stack_bytes: usize,
+            run: Option<unsafe extern "C" fn(argument: *mut c_void)>,
+            argument: *mut c_void,
+            thread: *mut u64,
+        ) -> i64,
+    >,
+    /// Returns when the thread's run has returned. Each thread is joined once.
+    pub join: Option<unsafe extern "C" fn(context: *mut c_void, thread: u64)>,
+    /// Keeps the calling thread on that core and returns 0; after a failure it runs anywhere. May
+    /// be NULL: no core can be had.
+    pub pin: Option<unsafe extern "C" fn(context: *mut c_void, core: u32) -> i64>,
+}
+
+/// Measures the process's memory, as a callback.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzMeter {
+    /// sizeof(struct mz_meter).
+    pub struct_bytes: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// Given to the callback.
+    pub context: *mut c_void,
+    /// Bytes of anonymous and shared memory that are resident or swapped out now, or a failure.
+    pub resident: Option<unsafe extern "C" fn(context: *mut c_void) -> i64>,
+}
+
+/// How much an entry of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum MzLevel {
+    /// A call failed.
+    Error = 1,
+    /// Something works, but not as it was asked for.
+    Warning = 2,
+    /// What was done.
+    Info = 3,
+}
+
+/// Who hears what happens.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzLog {
+    /// sizeof(struct mz_log).
+    pub struct_bytes: u32,
+    /// The highest mz_level to be told, or 0 for errors alone.
+    pub level: u32,
+    /// Given to the callback.
+    pub context: *mut c_void,
+    /// Told of one thing, on the thread that did it; several may call at once. text is a constant;
+    /// details has the code of a failure, and what and value name what the text is about. It must
+    /// not call the library.
+    pub entry: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            level: u32,
+            text: *const c_char,
+            details: *const MzError,
+        ),
+    >,
+}
+
 /// The outside world of a handle. mz_open copies these tables; the contexts are used until
 /// mz_close has returned.
 #[derive(Clone, Copy, Debug)]
@@ -151,4 +234,110 @@ pub struct MzPorts {
     pub clock: *const MzClock,
     /// Waiting. NULL: a call that has to wait for another thread's call spins.
     pub park: *const MzPark,
+    /// Threads; NULL if mz_config.workers is.
+    pub threads: *const MzThreads,
+    /// Measured memory for reports; may be NULL.
+    pub meter: *const MzMeter,
+    /// Who hears what happens; may be NULL.
+    pub log: *const MzLog,
+    /// Set by mz_ports_linux, for mz_ports_close. NULL in tables of the caller's own.
+    pub owner: *mut MzOwner,
 }
+
+/// The library's own ports, where the tables come from it.
+pub struct MzOwner {
+    _private: (),
+}
+
+/// What the library's own ports for Linux and Android are made for.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzLinuxConfig {
+    /// sizeof(struct mz_linux_config).
+    pub struct_bytes: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// The model file; ends with a 0 byte.
+    pub model_path: *const c_char,
+    /// The swap file, which is made, or emptied if it is there; NULL: none. It may be unlinked once
+    /// it is open. It holds what was said in prompts: keep it where nobody else reads.
+    pub swap_path: *const c_char,
+}
+
+/// Where a model computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum MzBackend {
+    /// On the processor.
+    Cpu = 0,
+    /// On an accelerator through OpenCL, in archives with the feature opencl.
+    OpenCl = 1,
+    /// On an accelerator if there is one that fits, otherwise on the processor.
+    Auto = 2,
+}
+
+/// What a model is opened for. Set all to 0 first; 0 means the default where one is named.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzModelConfig {
+    /// sizeof(struct mz_model_config).
+    pub struct_bytes: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// A GGUF file; ends with a 0 byte.
+    pub model_path: *const c_char,
+    /// As mz_linux_config.swap_path.
+    pub swap_path: *const c_char,
+    /// How memory is managed. Fields that describe the model (those from kv_layers to extent_count
+    /// but context_tokens_max) must be 0, since the file says it; context_tokens_max 0 means the
+    /// model's own; swap_file is 1 if there is a swap_path. NULL: all defaults.
+    pub options: *const MzConfig,
+    /// Who hears what happens; may be NULL.
+    pub log: *const MzLog,
+    /// Threads that compute, the caller of mz_restore_generate included, at most 32. Default 1.
+    pub compute_threads: u32,
+    /// Tokens computed at once in a long prompt, at most 1024. Default 256.
+    pub batch_tokens_max: u32,
+    /// One of mz_backend.
+    pub backend: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// The OpenCL library; NULL: looked for where systems have it.
+    pub opencl_library: *const c_char,
+    /// Part of a device's name, platform or vendor; NULL: the best one.
+    pub opencl_device: *const c_char,
+    /// A folder for compiled kernels, which must exist; NULL: compiled at every open.
+    pub opencl_cache: *const c_char,
+}
+
+/// A model under memory management, and its context. It lies in the memory given to mz_model_open.
+pub struct MzModel {
+    _private: (),
+}
+
+/// What a model is.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzModelInfo {
+    /// sizeof(struct mz_model_info).
+    pub struct_bytes: u32,
+    /// Transformer layers.
+    pub layers: u32,
+    /// Tokens are below this.
+    pub vocabulary: u32,
+    /// Longest context of this open model.
+    pub context_tokens_max: u32,
+    /// Tokens computed at once.
+    pub batch_tokens_max: u32,
+    /// 1 if an accelerator computes.
+    pub is_accelerated: u32,
+}
+
+/// Told each token as it is generated. Returns 0 to go on; anything else ends the generation, and
+/// the token is then not taken into the context. It may call functions of the model's handle.
+pub type MzHeard = Option<unsafe extern "C" fn(context: *mut c_void, token: u32) -> c_int>;
+
+/// Chooses a token from the logits over the vocabulary, or ends the generation with a number below
+/// 0. It may call functions of the model's handle.
+pub type MzChoose =
+    Option<unsafe extern "C" fn(context: *mut c_void, logits: *const f32, vocabulary: u32) -> i64>;

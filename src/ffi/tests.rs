@@ -1,6 +1,9 @@
 mod arguments;
+#[cfg(feature = "infer")]
+mod built_in;
 mod leases;
 mod outside;
 mod steps;
 mod tables;
+mod threads;
 mod world;

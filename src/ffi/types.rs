@@ -17,6 +17,8 @@ pub const MZ_OK: c_int = 0;
 pub const MZ_IO_ALIGN: u32 = 4096;
 /// Tokens of one KV chunk.
 pub const MZ_CHUNK_TOKENS: u32 = 256;
+/// mz_worker.core: runs anywhere.
+pub const MZ_ANY_CORE: u32 = u32::MAX;
 
 /// Negative results. Groups of ten say who is concerned: the call, memory, storage, data,
 /// time, the accelerator.
@@ -113,7 +115,17 @@ pub enum MzScheme {
     PartialOffload = 1,
 }
 
-/// Kinds of actions, for mz_poll_roles.
+/// Ways out of memory for chunks, for mz_config.paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum MzPath {
+    /// Packed into the RAM swap.
+    Ram = 1,
+    /// Written to the swap file.
+    Flash = 2,
+}
+
+/// Kinds of actions, for mz_poll_roles and mz_worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum MzRole {
@@ -154,6 +166,19 @@ pub struct MzExtent {
     pub bytes: u64,
     /// First byte in the unit's buffer: the sum of the unit's earlier windows.
     pub buffer_offset: u64,
+}
+
+/// One worker thread. An element of an array, so its size never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct MzWorker {
+    /// What it is there for: a sum of MZ_ROLE_*. All workers together must have all roles.
+    pub roles: u32,
+    /// The core it is kept on, or MZ_ANY_CORE. Where that core cannot be had it runs anywhere, and
+    /// mz_stats.workers_unpinned says so.
+    pub core: u32,
+    /// What it does while there is none of that: a sum of MZ_ROLE_*, or 0.
+    pub helps: u32,
 }
 
 /// What a handle is made for. Set all to 0 first; 0 means the default where one is named.
@@ -208,6 +233,17 @@ pub struct MzConfig {
     pub steps: *const u8,
     /// Bytes of steps, at most 16 MiB.
     pub steps_bytes: u64,
+    /// Worker threads, which mz_ports.threads starts. NULL: none, and callers execute every action
+    /// themselves, in mz_poll and in calls that wait. Read during the call only.
+    pub workers: *const MzWorker,
+    /// Elements of workers, at most 32.
+    pub worker_count: u32,
+    /// Stack of each worker in bytes. Default 256 KiB.
+    pub worker_stack_bytes: u32,
+    /// Which ways out of memory are open for chunks: a sum of MZ_PATH_*. 0: all.
+    pub paths: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 /// A leased unit: memory that stays where it is until the lease ends.
@@ -246,6 +282,9 @@ pub struct MzReport {
     /// 0, or the MZ_ERR_* of the first failure, after which one way out of memory was closed.
     /// mz_last_error has its details.
     pub error: i32,
+    /// By how much the process's memory fell as mz_ports.meter measured it; other threads'
+    /// allocations count too, so it may be negative. INT64_MIN where there is no meter.
+    pub measured_bytes: i64,
 }
 
 /// Numbers for people and logs.
@@ -280,6 +319,14 @@ pub struct MzStats {
     pub chunks_per_layer: u32,
     /// Segments of the RAM swap in memory.
     pub segments: u32,
+    /// Worker threads on the core that mz_worker.core named.
+    pub workers_pinned: u32,
+    /// Those that wanted a core and did not get it.
+    pub workers_unpinned: u32,
+    /// 1 if the model file is read past the page cache, as far as its port says.
+    pub model_is_direct: u32,
+    /// 1 if the swap file is written and read past the page cache, likewise.
+    pub swap_is_direct: u32,
 }
 
 /// Details of a failure.

@@ -21,7 +21,7 @@ use crate::swap::record::Layout;
 use crate::swap::stack::Stack;
 use crate::sync::Word;
 use crate::units::{ChunkId, KvShape, LayerIndex, Unit};
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 
 /// What the one lock guards.
 pub(super) struct Core {
@@ -164,6 +164,13 @@ impl Runtime {
             worker.pin.wait(ports.park);
         }
         Ok(runtime)
+    }
+
+    /// The same runtime for a second holder, who must not end it and is to be done with it before
+    /// its owner ends it.
+    pub fn lend(&self) -> ManuallyDrop<Runtime> {
+        let Runtime { shared, workers, threads } = *self;
+        ManuallyDrop::new(Runtime { shared, workers, threads })
     }
 
     /// Whether callers execute actions themselves.

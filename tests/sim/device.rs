@@ -413,11 +413,11 @@ unsafe impl SharedMemory for Memory {
         }
     }
 
-    unsafe fn begin_host(&self, _region: &Region) -> Result<()> {
+    unsafe fn begin_host(&self, region: &Region) -> Result<NonNull<u8>> {
         self.weather.scheduler.point();
         match self.weather.happens(Mishap::NoDevice) {
             true => self.weather.tell(Code::DeviceFailed),
-            false => Ok(()),
+            false => Ok(region.start),
         }
     }
 }

@@ -20,14 +20,14 @@ const CALLS_MAX: u64 = 2000;
 
 fn setup(codec: CodecId, workers: &[Roles]) -> Setup {
     // Where several readers may share it, the head is read in two parts.
-    let head_pages = if workers.is_empty() { 3 } else { 1025 };
+    let head_pages = if workers.is_empty() { 3 } else { 257 };
     Setup {
         shape: KvShape { layers: 2, kv_heads: 1, head_dim: 32 },
         unit_pages: vec![2, 1, head_pages],
         tokens_max: 1024,
         codec,
         evict: EvictPolicy::default(),
-        workers: workers.iter().map(|roles| Worker { roles: *roles, core: None }).collect(),
+        workers: workers.iter().copied().map(Worker::new).collect(),
         swap_file: true,
         segment_bytes: 64 << 10,
         profile: Profile::DEFAULT,

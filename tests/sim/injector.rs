@@ -5,6 +5,7 @@ use mzcache::port::{
 };
 use mzcache::units::Nanos;
 use mzcache::{Code, Error, Result};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 
 /// Kinds of port calls.
@@ -208,7 +209,7 @@ unsafe impl SharedMemory for Injector {
         unsafe { self.inner.memory.release(usage, region) };
     }
 
-    unsafe fn begin_host(&self, region: &Region) -> Result<()> {
+    unsafe fn begin_host(&self, region: &Region) -> Result<NonNull<u8>> {
         self.refuse(Call::Begin)?;
         // SAFETY: the caller's promise, handed on.
         unsafe { self.inner.memory.begin_host(region) }

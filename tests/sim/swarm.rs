@@ -61,7 +61,7 @@ fn setup(random: &mut Random) -> Setup {
         (0..u64::from(layers) + more).map(|_| random.within(1, 5)).collect();
     if random.one_in(16) {
         // Of two parts.
-        unit_pages[0] = 1025 + random.below(3);
+        unit_pages[0] = 257 + random.below(3);
     }
     let id = random.pick(&CodecId::ALL);
     let full = Geometry {
@@ -75,6 +75,7 @@ fn setup(random: &mut Random) -> Setup {
     profile.read_bytes_per_s = 100_000_000 << random.below(7);
     profile.rates_mut(id).unpack_bytes_per_s = 100_000_000 << random.below(8);
     let workers = random.pick(&WORKERS);
+    let helps = random.pick(&[Roles::empty(), Roles::READ | Roles::UNPACK]);
     let cpu = random.pick(&[CpuFlags::empty(), CpuFlags::detect()]);
     Setup {
         shape,
@@ -82,7 +83,7 @@ fn setup(random: &mut Random) -> Setup {
         tokens_max: 256 * u32::try_from(random.within(1, 4)).unwrap(),
         codec: id,
         evict: policy(random),
-        workers: workers.iter().map(|roles| Worker { roles: *roles, core: None }).collect(),
+        workers: workers.iter().map(|roles| Worker { helps, ..Worker::new(*roles) }).collect(),
         swap_file: !random.one_in(5),
         segment_bytes: (packed * random.pick(&[1, 2, 3])).next_multiple_of(4096),
         profile,

@@ -1,5 +1,6 @@
 //! Wrong pointers, handles and numbers: each gives its code, and nothing else happens.
 
+use super::super::leases::*;
 use super::super::raw::Table;
 use super::super::types::*;
 use super::super::*;
@@ -19,7 +20,7 @@ const CANCELLED: c_int = MzErr::Cancelled as c_int;
 /// Every function that takes a handle, with good arguments otherwise.
 fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
     let (mut span, mut count, mut token) = (no_span(), 1, 0);
-    let mut error = answer::details(None);
+    let (mut error, mut pointer) = (answer::details(None), ptr::null_mut());
     let (mut energies, mut written) = ([0.0f32; 32], 0);
     // SAFETY: zeroes are tables.
     let (mut report, mut stats): (MzReport, MzStats) = unsafe { core::mem::zeroed() };
@@ -34,7 +35,9 @@ fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
             mz_wait_weights(handle, 0, &mut span),
             mz_release_weights(handle, 0),
             mz_wait_kv(handle, 0, &mut span, &mut count),
+            mz_wait_kv_table(handle, 0, &mut pointer, &mut count),
             mz_release_kv(handle, 0, 0),
+            mz_repin(handle),
             mz_kv_tail(handle, 0, 0, &mut span),
             mz_release_tail(handle, 0, 0),
             mz_release_all(handle),

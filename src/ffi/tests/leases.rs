@@ -1,5 +1,6 @@
 //! Leases that end twice, not at all, or in the way of others; and calls from several threads.
 
+use super::super::leases::*;
 use super::super::types::*;
 use super::super::*;
 use super::world::*;
@@ -50,9 +51,9 @@ fn chunks_that_cannot_all_be_leased_are_not_leased_at_all() {
     let world = World::filled();
     assert_eq!(world.call(mz_restore), MZ_OK);
     // SAFETY: the handle is open.
-    let call = unsafe { Call::enter(world.handle) }.unwrap();
+    let call = unsafe { Call::enter(world.handle.cast()) }.unwrap();
     let (layer, chunk) = (LayerIndex::new(0), ChunkIndex::new(1));
-    let taken = call.handle().runtime().kv_mut(ChunkId { layer, chunk }).unwrap();
+    let taken = call.object().runtime().kv_mut(ChunkId { layer, chunk }).unwrap();
     assert_eq!(world.kv(0, CHUNKS).unwrap_err(), (err(MzErr::Cancelled), CHUNKS));
     drop(taken);
     drop(call);

@@ -1,5 +1,6 @@
 //! Callbacks that are missing, fail, or break their word.
 
+use super::super::leases::*;
 use super::super::raw::Table;
 use super::super::tables::*;
 use super::super::types::*;
@@ -124,7 +125,7 @@ fn a_failed_sync_is_never_believed_again() {
     let ports = world.ports();
     // SAFETY: the world outlives the tables.
     let tables = unsafe { super::super::ports::Tables::read(&ports) }.unwrap();
-    let swap = tables.swap.unwrap();
+    let swap = tables.0.swap.unwrap();
     assert_eq!((swap.write_at(0, &[7; 4096]), swap.sync()), (Ok(()), Ok(())));
     *world.swap.sync_answer.lock().unwrap() = Some(-1005);
     let error = swap.sync().unwrap_err();
@@ -139,7 +140,7 @@ fn a_failed_sync_is_never_believed_again() {
     assert_eq!((bytes, swap.length(), swap.is_direct()), ([7; 4096], Ok(4096), false));
     // Opened from scratch it is sound; without `discard` it keeps its space.
     // SAFETY: the world outlives the tables.
-    let again = unsafe { super::super::ports::Tables::read(&ports) }.unwrap().swap.unwrap();
+    let again = unsafe { super::super::ports::Tables::read(&ports) }.unwrap().0.swap.unwrap();
     assert_eq!((again.discard(0, 4096), again.sync()), (Ok(()), Ok(())));
 }
 

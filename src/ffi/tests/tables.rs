@@ -1,5 +1,6 @@
 //! Tables of other sizes than this version's, and configurations that nobody should write.
 
+use super::super::leases::*;
 use super::super::raw::Table;
 use super::super::types::*;
 use super::super::*;

@@ -1,5 +1,6 @@
 //! A caller in "C": files in memory, buffers from the heap, and a small model.
 
+use super::super::leases::*;
 use super::super::raw::Table;
 use super::super::tables::*;
 use super::super::types::*;
@@ -192,6 +193,7 @@ fn storage(file: &MemoryFile) -> MzStorage {
         sync: Some(sync),
         discard: None,
         length: Some(length),
+        direct: None,
     }
 }
 
@@ -245,6 +247,10 @@ impl World {
             memory: &raw const self.memory_table,
             clock: &raw const self.clock_table,
             park: ptr::null(),
+            threads: ptr::null(),
+            meter: ptr::null(),
+            log: ptr::null(),
+            owner: ptr::null_mut(),
         }
     }
 
@@ -434,6 +440,11 @@ fn config(extents: &[MzExtent]) -> MzConfig {
         unpack_bytes_per_s: 0,
         steps: ptr::null(),
         steps_bytes: 0,
+        workers: ptr::null(),
+        worker_count: 0,
+        worker_stack_bytes: 0,
+        paths: 0,
+        reserved: 0,
     }
 }
 

@@ -113,7 +113,8 @@ impl Allowed {
 
 /// Whether a set of cores can name it.
 fn is_nameable(core: u16) -> bool {
-    libc::c_int::from(core) < libc::CPU_SETSIZE
+    // A number of another type in Android's C library.
+    usize::try_from(libc::CPU_SETSIZE).is_ok_and(|end| usize::from(core) < end)
 }
 
 /// Keeps the calling thread on that core. The kernel refuses (`EINVAL`) one that is offline or

@@ -70,11 +70,13 @@ pub(super) unsafe fn map_file_over(
     if fresh == libc::MAP_FAILED {
         return false;
     }
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // By number: the binding of Android's C library has neither the function nor its flags.
+    const MAYMOVE_FIXED: c_int = 3;
+    let (call, target) = (libc::SYS_mremap, start.as_ptr());
     // SAFETY: the source is the fresh mapping, which nobody has seen; the target is the caller's
     // promise.
-    let moved = unsafe { libc::mremap(fresh, bytes, bytes, flags, start.as_ptr()) };
-    if moved == libc::MAP_FAILED {
+    let moved = unsafe { libc::syscall(call, fresh, bytes, bytes, MAYMOVE_FIXED, target) };
+    if moved == -1 {
         // SAFETY: the fresh mapping is still where it was, unseen.
         unsafe { libc::munmap(fresh, bytes) };
         return false;

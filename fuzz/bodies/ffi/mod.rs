@@ -1,0 +1,404 @@
+//! Sequences of C calls, some of them with arguments that no careful program gives.
+//!
+//! ```text
+//! 0 codec     1 what is wrong with the first mz_config, 0: nothing     2 shift of the memory
+//! then calls: one byte says which, the next ones are its arguments
+//! ```
+//!
+//! Whatever comes: each call answers with a code that the header has; wrong pointers and tables are
+//! refused; nothing around the handle's memory is written to; weights are the model's bytes, and KV
+//! what was written; a handle that is closed gives back every buffer and is refused from then on.
+
+mod world;
+
+use super::reader::Reader;
+use mzcache::ffi::leases::{
+    mz_kv_tail, mz_release_all, mz_release_kv, mz_release_tail, mz_release_weights, mz_wait_kv,
+    mz_wait_kv_table, mz_wait_weights,
+};
+use mzcache::ffi::types::{MzCodec, MzConfig, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats};
+use mzcache::ffi::{
+    mz_add_query_energy, mz_cancel, mz_close, mz_commit, mz_evict, mz_last_error, mz_lost, mz_open,
+    mz_pass_begin, mz_poll, mz_poll_roles, mz_repin, mz_required_bytes, mz_restore, mz_stats_get,
+    mz_steps, mz_strerror, mz_truncate,
+};
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::zeroed;
+use std::ptr;
+use world::{CHUNKS_MAX, HEAD_DIM, LAYERS, UNIT_BYTES, World, size_of_u32, value, weight_byte};
+
+const INVALID: c_int = MzErr::InvalidArgument as c_int;
+const BAD_STATE: c_int = MzErr::BadState as c_int;
+const CALLS_MAX: usize = 200;
+
+/// Numbers at and around every limit.
+const NUMBERS: [u32; 12] = [0, 1, 2, 3, 255, 256, 300, 600, 1023, 1024, 1025, u32::MAX];
+const BYTES: [u64; 5] = [0, 1, 9000, 40_000, u64::MAX];
+const FAULTS: [i64; 6] = [-20, -32, -33, -1005, -1, i64::MIN];
+
+/// Runs a program of calls; whether it opened a manager and committed something.
+pub fn ffi(data: &[u8]) -> bool {
+    let mut reader = Reader(data);
+    let mut program = Program { world: World::new(), is_raw: false, committed: false };
+    program.open(&mut reader);
+    for _ in 0..CALLS_MAX {
+        if reader.0.is_empty() {
+            break;
+        }
+        program.call(&mut reader);
+        program.world.look_at_canaries();
+    }
+    program.close();
+    program.committed
+}
+
+struct Program {
+    world: Box<World>,
+    is_raw: bool,
+    committed: bool,
+}
+
+/// A result that the header has.
+fn known(result: c_int) -> c_int {
+    // SAFETY: every number has a text, which is constant and ends with a 0 byte.
+    let text = unsafe { CStr::from_ptr(mz_strerror(result)) };
+    assert!(result >= 0 || text != c"unknown error", "{result}");
+    result
+}
+
+/// A table, or what is wrong with it.
+fn table<T>(reader: &mut Reader<'_>, right: T) -> (Vec<T>, *mut T, bool)
+where
+    T: Copy,
+{
+    let wrong = reader.byte();
+    let mut tables = vec![right; 2];
+    let place = tables.as_mut_ptr();
+    let bytes = match wrong {
+        // SAFETY: every table begins with a u32.
+        1 => return (tables, ptr::null_mut(), true),
+        2 => return (tables, place.wrapping_byte_add(1), true),
+        3 => 0,
+        4 => size_of_u32::<T>() - 1,
+        5 => 1025,
+        6 => u32::MAX,
+        // As if it had grown.
+        7 => size_of_u32::<T>() + 8,
+        _ => size_of_u32::<T>(),
+    };
+    // SAFETY: every table begins with a u32; there are two of them.
+    unsafe { place.cast::<u32>().write(bytes) };
+    // Older versions of some tables were shorter, so that one may be accepted.
+    (tables, place, matches!(wrong, 3 | 5 | 6))
+}
+
+impl Program {
+    fn open(&mut self, reader: &mut Reader<'_>) {
+        let world = &mut *self.world;
+        let codecs = [MzCodec::Raw, MzCodec::Q8, MzCodec::Kv4, MzCodec::Kvh, MzCodec::CacheGen];
+        world.config.codec = reader.pick(&codecs) as u32;
+        self.is_raw = world.config.codec == MzCodec::Raw as u32;
+        let (wrong, shift) = (reader.byte(), usize::from(reader.byte() % 64));
+        // As long as any size that is believed, so that a table may say so.
+        // SAFETY: zeroes are a table.
+        let mut tables = [unsafe { zeroed::<MzConfig>() }; 8];
+        tables[0] = world.config;
+        spoil(&mut tables[0], wrong, reader);
+        let config = tables.as_ptr();
+        let (mut bytes, mut handle) = (0, ptr::null_mut());
+        let ports = world.ports();
+        // SAFETY: zeroes are a table.
+        let mut error: MzError = unsafe { zeroed() };
+        error.struct_bytes = size_of_u32::<MzError>();
+        // SAFETY: all pointers but those in the configuration are to live values, and those are
+        // null or as long as they say.
+        let sized = unsafe { mz_required_bytes(config, &mut bytes, &mut error) };
+        // Nobody has memory for the longest contexts here.
+        if known(sized) != 0 || bytes > 1 << 24 {
+            return;
+        }
+        let memory = world.take_memory(bytes, shift);
+        // SAFETY: as above; the memory is the world's, and stays while the handle is open.
+        unsafe {
+            let small = mz_open(config, &ports, memory, bytes - 1, &mut handle, &mut error);
+            assert!(small == MzErr::MemoryTooSmall as c_int && handle.is_null());
+            let inside = memory.cast::<*mut MzHandle>().wrapping_byte_add(memory.align_offset(8));
+            let over = mz_open(config, &ports, memory, bytes, inside, &mut error);
+            assert_eq!(over, INVALID);
+            let opened = mz_open(config, &ports, memory, bytes, &mut handle, &mut error);
+            assert_eq!(known(opened) == 0, !handle.is_null());
+        }
+        world.handle = handle;
+    }
+
+    fn close(&mut self) {
+        let world = &mut *self.world;
+        if world.handle.is_null() {
+            return;
+        }
+        // SAFETY: the handle's memory is there until the end.
+        unsafe {
+            assert_eq!(mz_release_all(world.handle), 0);
+            assert_eq!(mz_close(world.handle), 0);
+            assert_eq!(mz_close(world.handle), BAD_STATE);
+            assert_eq!(mz_restore(world.handle), BAD_STATE);
+        }
+        assert!(world.live.borrow().is_empty());
+        world.look_at_canaries();
+    }
+
+    fn call(&mut self, reader: &mut Reader<'_>) {
+        let (handle, call) = (self.handle(reader), reader.byte() % 26);
+        let is_own = handle == self.world.handle && !handle.is_null();
+        // SAFETY: the handle is the world's, or null, misaligned, or no handle; every other pointer
+        // is to a live value or made to be refused.
+        let result = unsafe {
+            match call {
+                0 => mz_pass_begin(handle, reader.pick(&NUMBERS)),
+                1 => mz_poll(handle),
+                2 => mz_poll_roles(handle, reader.byte().into()),
+                3 => self.wait_weights(handle, reader),
+                4 => mz_release_weights(handle, reader.pick(&NUMBERS)),
+                5 => self.wait_kv(handle, reader),
+                6 => mz_release_kv(handle, reader.pick(&NUMBERS), reader.pick(&NUMBERS)),
+                7 | 8 => self.tail(handle, reader),
+                9 => mz_release_tail(handle, reader.pick(&NUMBERS), reader.pick(&NUMBERS)),
+                10 => mz_release_all(handle),
+                11 => self.commit(handle, reader.pick(&NUMBERS)),
+                12 => mz_restore(handle),
+                13 => mz_cancel(handle),
+                14 | 15 => evict(handle, reader),
+                16 => mz_truncate(handle, reader.pick(&NUMBERS)),
+                17 => mz_lost(handle, &mut 0),
+                18 => mz_repin(handle),
+                19 => stats(handle, reader),
+                20 => last_error(handle, reader),
+                21 => steps(handle, reader),
+                22 => energy(handle, reader),
+                23 => self.table(handle, reader),
+                24 => mz_lost(handle, ptr::null_mut()),
+                _ => {
+                    self.world.fault.set(reader.pick(&FAULTS));
+                    self.world.until_fault.set(reader.byte().into());
+                    0
+                }
+            }
+        };
+        known(result);
+        if !is_own && call < 25 {
+            assert!(result == INVALID || result == BAD_STATE, "call {call}: {result}");
+        }
+    }
+
+    /// The handle, mostly.
+    fn handle(&self, reader: &mut Reader<'_>) -> *mut MzHandle {
+        static NO_HANDLE: [u64; 8] = [7; 8];
+        match reader.byte() {
+            255 => ptr::null_mut(),
+            254 => self.world.handle.wrapping_byte_add(1),
+            253 => NO_HANDLE.as_ptr().cast_mut().cast(),
+            _ => self.world.handle,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for the library's functions: the handle is one or is refused.
+    unsafe fn wait_weights(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let layer = reader.pick(&NUMBERS);
+        // SAFETY: zeroes are a table.
+        let (tables, span, is_wrong) = table::<MzSpan>(reader, unsafe { zeroed() });
+        // SAFETY: the caller's promise; the span is live or made to be refused.
+        let result = unsafe { mz_wait_weights(handle, layer, span) };
+        assert!(!is_wrong || result < 0);
+        if result == 0 {
+            let span = tables[0];
+            assert!(span.bytes == UNIT_BYTES && self.world.is_live(span.data, span.bytes));
+            let first = layer as usize * UNIT_BYTES;
+            // SAFETY: the unit is leased, so its bytes are there.
+            let bytes = unsafe { std::slice::from_raw_parts(span.data.cast::<u8>(), span.bytes) };
+            assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == weight_byte(first + at)));
+        }
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn wait_kv(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let layer = reader.pick(&NUMBERS);
+        // SAFETY: zeroes are a table.
+        let mut spans = [unsafe { zeroed::<MzSpan>() }; CHUNKS_MAX];
+        spans[0].struct_bytes = size_of_u32::<MzSpan>();
+        let room = u32::from(reader.byte()) % 5;
+        let mut count = room;
+        // SAFETY: the caller's promise; there are as many spans as `count` says.
+        let result = unsafe { mz_wait_kv(handle, layer, spans.as_mut_ptr(), &mut count) };
+        if result == 0 {
+            assert!(count <= room);
+            for span in &spans[..count as usize] {
+                assert!(self.world.is_live(span.data, span.bytes));
+                self.look_at(layer, span);
+            }
+        }
+        result
+    }
+
+    /// A chunk holds what was written, or nothing.
+    fn look_at(&self, layer: u32, span: &MzSpan) {
+        if !self.is_raw {
+            return;
+        }
+        for token in 0..256 {
+            let expected = value(layer, span.index * 256 + token);
+            let place = span.data.cast::<u16>().wrapping_add(token as usize * HEAD_DIM);
+            // SAFETY: the chunk is leased, so its bytes are there; the token lies in it.
+            let found = unsafe { place.read() };
+            assert!(found == expected || found == 0, "layer {layer}, token {token}: {found}");
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn tail(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let (layer, token) = (u32::from(reader.byte()) % (LAYERS + 1), reader.pick(&NUMBERS));
+        // SAFETY: zeroes are a table.
+        let (tables, span, is_wrong) = table::<MzSpan>(reader, unsafe { zeroed() });
+        // SAFETY: the caller's promise; the span is live or made to be refused.
+        let result = unsafe { mz_kv_tail(handle, layer, token, span) };
+        assert!(!is_wrong || result < 0);
+        if result == 0 {
+            let span = tables[0];
+            assert!(span.index == token / 256 && self.world.is_live(span.data, span.bytes));
+            let place = span.data.cast::<u16>().wrapping_add(token as usize % 256 * HEAD_DIM);
+            // SAFETY: the chunk is taken for writing, and the token lies in it.
+            unsafe { place.write(value(layer, token)) };
+        }
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn table(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let mut table = [ptr::null_mut::<c_void>(); CHUNKS_MAX];
+        let mut count = u32::from(reader.byte()) % 5;
+        let (layer, place) = (reader.pick(&NUMBERS), table.as_mut_ptr());
+        // SAFETY: the caller's promise; the table has as many places as `count` says.
+        let result = unsafe { mz_wait_kv_table(handle, layer, place, &mut count) };
+        if result == 0 {
+            assert!(table[..count as usize].iter().all(|chunk| self.world.is_live(*chunk, 4096)));
+        }
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn commit(&mut self, handle: *mut MzHandle, tokens: u32) -> c_int {
+        // SAFETY: the caller's promise.
+        let result = unsafe { mz_commit(handle, tokens) };
+        self.committed |= result == 0 && tokens > 0;
+        result
+    }
+}
+
+/// One field of a configuration, or its size.
+fn spoil(config: &mut MzConfig, wrong: u8, reader: &mut Reader<'_>) {
+    let number = reader.pick(&NUMBERS);
+    match wrong {
+        0..=15 => {}
+        16 => config.struct_bytes = number,
+        17 => config.kv_layers = number,
+        18 => config.kv_heads = number,
+        19 => config.head_dim = number,
+        20 => config.context_tokens_max = number,
+        21 => config.weight_units = number,
+        22 => config.extents = ptr::null(),
+        23 => config.extents = config.extents.wrapping_byte_add(1),
+        24 => config.extent_count = number.min(2),
+        25 => config.swap_file = number,
+        26 => config.order = number,
+        27 => config.scheme = number,
+        28 => config.segment_bytes = number,
+        29 => config.worker_count = number,
+        30 => config.paths = number,
+        31 => config.reserved = number,
+        32 => config.steps_bytes = number.into(),
+        33 => config.read_bytes_per_s = number.into(),
+        34 => config.pack_bytes_per_s = number.into(),
+        _ => config.order_seed = number.into(),
+    }
+}
+
+/// # Safety
+///
+/// As for the library's functions: the handle is one or is refused.
+unsafe fn evict(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+    let (bytes, deadline) = (reader.pick(&BYTES), reader.pick(&BYTES));
+    // SAFETY: zeroes are a table.
+    let (tables, report, is_wrong) = table::<MzReport>(reader, unsafe { zeroed() });
+    // SAFETY: the caller's promise; the report is live, null, or made to be refused.
+    let result = unsafe { mz_evict(handle, bytes, deadline, report) };
+    assert!(!is_wrong || report.is_null() || result < 0);
+    if result == 0 && !report.is_null() {
+        assert!(tables[0].asked_bytes == bytes && tables[0].stop <= 3);
+    }
+    result
+}
+
+/// # Safety
+///
+/// As for `evict`.
+unsafe fn stats(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+    // SAFETY: zeroes are a table.
+    let (tables, stats, is_wrong) = table::<MzStats>(reader, unsafe { zeroed() });
+    // SAFETY: the caller's promise; the table is live or made to be refused.
+    let result = unsafe { mz_stats_get(handle, stats) };
+    assert!(!is_wrong || result < 0);
+    if result == 0 {
+        assert!(tables[0].chunks_per_layer as usize <= CHUNKS_MAX);
+        assert!(tables[0].allocated_bytes >= tables[0].weight_bytes + tables[0].kv_bytes);
+    }
+    result
+}
+
+/// # Safety
+///
+/// As for `evict`.
+unsafe fn last_error(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+    // SAFETY: zeroes are a table.
+    let (tables, error, is_wrong) = table::<MzError>(reader, unsafe { zeroed() });
+    // SAFETY: the caller's promise; the table is live or made to be refused.
+    let result = unsafe { mz_last_error(handle, error) };
+    assert!(!is_wrong || result < 0);
+    if result == 0 {
+        assert!(tables[0].what[63] == 0 && tables[0].code <= 0);
+    }
+    result
+}
+
+/// # Safety
+///
+/// As for `evict`.
+unsafe fn steps(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+    let mut memory = vec![0u8; usize::from(reader.byte()) * 8];
+    let (place, mut written) = (memory.as_mut_ptr().cast(), 0);
+    // SAFETY: the caller's promise; the memory is as long as it says.
+    let result = unsafe { mz_steps(handle, place, memory.len(), &mut written) };
+    assert!(written <= memory.len());
+    result
+}
+
+/// # Safety
+///
+/// As for `evict`.
+unsafe fn energy(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+    let count = reader.pick(&[HEAD_DIM, 0, 31, 33]);
+    let values = [f32::from(reader.byte()); 33];
+    let (layer, halves) = (reader.pick(&NUMBERS), u32::from(reader.byte() % 3));
+    let tokens = reader.pick(&NUMBERS);
+    // SAFETY: the caller's promise; there are at least as many values as it says.
+    unsafe { mz_add_query_energy(handle, layer, halves, tokens, values.as_ptr(), count) }
+}

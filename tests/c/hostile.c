@@ -1,0 +1,216 @@
+// Calls that a careful program never makes: each is answered with a code, and nothing else happens.
+// Built with AddressSanitizer, so that the library's memory is watched like all of the heap.
+//
+//   hostile MODEL SWAP      prints "ok", or which call was answered otherwise
+
+#include "mzcache.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failures;
+
+static void expect(const char *what, int result, int expected)
+{
+    if (result == expected)
+        return;
+    printf("%s: %d (%s) instead of %d\n", what, result, mz_strerror(result), expected);
+    failures++;
+}
+
+// Any pointer with an offset, as a program that computes addresses wrongly has it.
+static void *moved(void *pointer, ptrdiff_t bytes)
+{
+    return (char *)pointer + bytes;
+}
+
+struct open {
+    mz_ports ports;
+    mz_config config;
+    mz_extent extent;
+    void *ports_memory, *memory;
+    size_t bytes;
+    mz_handle *handle;
+};
+
+static void open_ports(struct open *open, const char *model, const char *swap)
+{
+    mz_linux_config config = {.struct_bytes = sizeof config, .model_path = model,
+                              .swap_path = swap};
+    size_t bytes = 0;
+    open->ports = (mz_ports){.struct_bytes = sizeof open->ports};
+    expect("ports' size", mz_ports_linux_required_bytes(&bytes, NULL), MZ_OK);
+    open->ports_memory = malloc(bytes);
+    expect("no memory", mz_ports_linux(&config, NULL, bytes, &open->ports, NULL),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("little memory", mz_ports_linux(&config, open->ports_memory, 1, &open->ports, NULL),
+           MZ_ERR_MEMORY_TOO_SMALL);
+    expect("ports", mz_ports_linux(&config, open->ports_memory, bytes, &open->ports, NULL), MZ_OK);
+    open->extent = (mz_extent){.bytes = 1 << 20};
+    open->config = (mz_config){.struct_bytes = sizeof open->config, .kv_layers = 1, .kv_heads = 1,
+                               .head_dim = 32, .context_tokens_max = 512, .weight_units = 1,
+                               .extents = &open->extent, .extent_count = 1, .swap_file = 1};
+}
+
+static void open_wrongly(struct open *open)
+{
+    mz_handle *handle = NULL;
+    mz_error error = {.struct_bytes = sizeof error};
+    mz_config config = open->config;
+    size_t bytes = 0;
+    expect("null config", mz_required_bytes(NULL, &bytes, &error), MZ_ERR_INVALID_ARGUMENT);
+    expect("null bytes", mz_required_bytes(&config, NULL, &error), MZ_ERR_INVALID_ARGUMENT);
+    config.struct_bytes = 3;
+    expect("short table", mz_required_bytes(&config, &bytes, &error), MZ_ERR_INVALID_ARGUMENT);
+    struct {
+        mz_config known;
+        uint64_t unknown;
+    } future = {.known = open->config, .unknown = 1};
+    future.known.struct_bytes = sizeof future;
+    expect("future table", mz_required_bytes(&future.known, &bytes, &error), MZ_ERR_UNSUPPORTED);
+    future.unknown = 0;
+    expect("future table, unused", mz_required_bytes(&future.known, &bytes, &error), MZ_OK);
+    open->bytes = bytes;
+    open->memory = malloc(bytes + 64);
+    expect("null ports", mz_open(&open->config, NULL, open->memory, bytes, &handle, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("null handle", mz_open(&open->config, &open->ports, open->memory, bytes, NULL, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("little memory", mz_open(&open->config, &open->ports, open->memory, bytes - 1, &handle,
+                                    &error), MZ_ERR_MEMORY_TOO_SMALL);
+    expect("vast memory", mz_open(&open->config, &open->ports, open->memory, SIZE_MAX, &handle,
+                                  &error), MZ_ERR_INVALID_ARGUMENT);
+    expect("overlapping handle", mz_open(&open->config, &open->ports, open->memory, bytes,
+                                         moved(open->memory, 8), &error), MZ_ERR_INVALID_ARGUMENT);
+    expect("overlapping config", mz_open(memcpy(open->memory, &open->config, sizeof config),
+                                         &open->ports, open->memory, bytes, &handle, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    config = open->config;
+    config.extents = memcpy(open->memory, &open->extent, sizeof open->extent);
+    expect("overlapping extents", mz_open(&config, &open->ports, open->memory, bytes, &handle,
+                                          &error), MZ_ERR_INVALID_ARGUMENT);
+    config.extents = moved(&open->extent, 4);
+    expect("misaligned extents", mz_required_bytes(&config, &bytes, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("nothing was opened", handle == NULL ? MZ_OK : 1, MZ_OK);
+    // At an address that nothing is aligned to.
+    expect("open", mz_open(&open->config, &open->ports, moved(open->memory, 3), open->bytes,
+                           &open->handle, &error), MZ_OK);
+}
+
+static void *close_inside(void *handle)
+{
+    expect("another thread's release", mz_release_weights(handle, 0), MZ_OK);
+    expect("another thread's second release", mz_release_weights(handle, 0), MZ_ERR_BAD_STATE);
+    return NULL;
+}
+
+static void use_wrongly(struct open *open)
+{
+    mz_handle *handle = open->handle;
+    mz_span span = {.struct_bytes = sizeof span};
+    uint32_t count = 1;
+    expect("no handle", mz_restore(NULL), MZ_ERR_INVALID_ARGUMENT);
+    expect("misaligned handle", mz_restore(moved(handle, 1)), MZ_ERR_INVALID_ARGUMENT);
+    expect("no such handle", mz_restore(moved(handle, -64)), MZ_ERR_BAD_STATE);
+    void *copy = memcpy(calloc(1, 4096), handle, 64);
+    expect("copied handle", mz_restore(copy), MZ_ERR_BAD_STATE);
+    free(copy);
+    expect("nothing to end", mz_release_weights(handle, 0), MZ_ERR_BAD_STATE);
+    expect("restore", mz_restore(handle), MZ_OK);
+    expect("no span", mz_wait_weights(handle, 0, NULL), MZ_ERR_INVALID_ARGUMENT);
+    expect("misaligned span", mz_wait_weights(handle, 0, moved(&span, 2)),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("no such layer", mz_wait_weights(handle, 1, &span), MZ_ERR_INVALID_ARGUMENT);
+    expect("weights", mz_wait_weights(handle, 0, &span), MZ_OK);
+    expect("close while leased", mz_close(handle), MZ_ERR_LEASED);
+    expect("ports in use", mz_ports_close(&open->ports, NULL), MZ_ERR_BAD_STATE);
+    pthread_t thread;
+    pthread_create(&thread, NULL, close_inside, handle);
+    pthread_join(thread, NULL);
+    expect("no room", mz_wait_kv(handle, 0, NULL, &count), MZ_ERR_INVALID_ARGUMENT);
+    expect("endless room", (count = UINT32_MAX, mz_wait_kv(handle, 0, &span, &count)), MZ_OK);
+    expect("no tail", mz_kv_tail(handle, 0, 0, &span), MZ_ERR_INVALID_ARGUMENT);
+    expect("vast context", mz_pass_begin(handle, UINT32_MAX), MZ_ERR_LIMIT_EXCEEDED);
+    expect("close", mz_close(handle), MZ_OK);
+    expect("double close", mz_close(handle), MZ_ERR_BAD_STATE);
+    expect("use after close", mz_pass_begin(handle, 1), MZ_ERR_BAD_STATE);
+    expect("close ports", mz_ports_close(&open->ports, NULL), MZ_OK);
+    expect("double close of ports", mz_ports_close(&open->ports, NULL), MZ_ERR_BAD_STATE);
+    expect("closed ports", mz_open(&open->config, &open->ports, open->memory, open->bytes, &handle,
+                                   NULL), MZ_ERR_BAD_STATE);
+}
+
+struct nested {
+    mz_model *model;
+    int other;
+};
+
+static void *compute(void *argument)
+{
+    struct nested *nested = argument;
+    uint32_t token = 1;
+    nested->other = mz_restore_generate(nested->model, &token, 1, 0, NULL, NULL, NULL);
+    return NULL;
+}
+
+// In the middle of a generation: nobody else may compute or close.
+static int hear(void *context, uint32_t token)
+{
+    struct nested *nested = context;
+    (void)token;
+    expect("close inside", mz_model_close(nested->model), MZ_ERR_BAD_STATE);
+    pthread_t thread;
+    pthread_create(&thread, NULL, compute, nested);
+    pthread_join(thread, NULL);
+    expect("another thread's pass", nested->other, MZ_ERR_BAD_STATE);
+    return 1;
+}
+
+static void use_model_wrongly(const char *path)
+{
+    mz_model_config config = {.struct_bytes = sizeof config, .model_path = path};
+    mz_model *model = NULL;
+    size_t bytes = 0;
+    expect("model's size", mz_model_required_bytes(&config, &bytes, NULL), MZ_OK);
+    char *memory = malloc(bytes);
+    expect("overlapping model", mz_model_open(&config, memory, bytes, (mz_model **)(void *)memory,
+                                              NULL), MZ_ERR_INVALID_ARGUMENT);
+    expect("little memory", mz_model_open(&config, memory, bytes - 1, &model, NULL),
+           MZ_ERR_MEMORY_TOO_SMALL);
+    expect("model", mz_model_open(&config, memory, bytes, &model, NULL), MZ_OK);
+    struct nested nested = {.model = model};
+    uint32_t tokens[2] = {1, UINT32_MAX};
+    expect("no such token", mz_restore_generate(model, tokens, 2, 1, hear, &nested, NULL),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("misaligned tokens", mz_restore_generate(model, moved(tokens, 1), 1, 1, hear, &nested,
+                                                    NULL), MZ_ERR_INVALID_ARGUMENT);
+    expect("nobody hears", mz_restore_generate(model, tokens, 1, 1, NULL, NULL, NULL),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("generate", mz_restore_generate(model, tokens, 1, 1, hear, &nested, NULL), MZ_OK);
+    expect("close", mz_model_close(model), MZ_OK);
+    expect("double close", mz_model_close(model), MZ_ERR_BAD_STATE);
+    expect("use after close", mz_restore_generate(model, tokens, 1, 0, NULL, NULL, NULL),
+           MZ_ERR_BAD_STATE);
+    free(memory);
+}
+
+int main(int argc, char **argv)
+{
+    static struct open open;
+    if (argc != 3) {
+        printf("usage: hostile MODEL SWAP\n");
+        return 2;
+    }
+    open_ports(&open, argv[1], argv[2]);
+    open_wrongly(&open);
+    use_wrongly(&open);
+    use_model_wrongly(argv[1]);
+    free(open.memory);
+    free(open.ports_memory);
+    if (failures == 0)
+        printf("ok\n");
+    return failures != 0;
+}

@@ -10,7 +10,7 @@
 //! [`DeviceExclusive`]), holds on until its commands have run, and gets names of the memory instead
 //! of slices. Where host and accelerator cannot see a buffer at the same time, the port hands it
 //! over at the first use by the other one; a buffer that the other one is using is then `Leased`.
-//! Where the host has no address of its own for a buffer, each use gets one for as long as it lasts.
+//! Where the host has no address of its own for a buffer, each use gets one while it lasts.
 
 use super::{Filling, Region, SharedMemory, Use};
 use crate::arena::{Arena, Sizer};

@@ -164,8 +164,8 @@ impl Queue {
         check_run("clEnqueueReadBuffer", status)
     }
 
-    /// Writes to a buffer, after everything enqueued before, and waits for it. By an event: inside a
-    /// blocking call a driver may hold a lock that everybody else then waits for (NVIDIA 580.159:
+    /// Writes to a buffer, after everything enqueued before, and waits for it. By an event: inside
+    /// a blocking call a driver may hold a lock that everybody else then waits for (NVIDIA 580.159:
     /// 30 GB/s of all threads together instead of 47, and slow launches beside it).
     pub(super) fn write_buffer(&self, buffer: Handle, offset: usize, from: &[u8]) -> Result<()> {
         if from.is_empty() {

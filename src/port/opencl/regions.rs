@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | fine | shared memory | nothing | nothing |
 //! | coarse | shared memory | unmap, enqueued before the kernels | map, after the kernels |
-//! | buffers | memory of the device | upload of what the host has | download into pages of the host |
+//! | buffers | memory of the device | upload | download into pages of the host |
 //!
 //! So the order around a pass is: readers and unpackers fill a region; compute begins a device
 //! lease, enqueues kernels, waits for them, ends the lease. Nothing is handed back then: the next
@@ -19,8 +19,8 @@
 //! everything in place, and host pages are as many as there are workers.
 //!
 //! Without shared addresses all KV chunks lie in one buffer, the [`Pool`], so that a kernel finds
-//! them by offsets from one argument; its memory goes back when the last chunk is released. Segments
-//! of the RAM swap are ordinary memory in every mode. Nothing is freed before every command of the
+//! them by offsets from one argument; its memory goes back when the last chunk is released.
+//! Segments of the RAM swap are ordinary memory in every mode. Nothing is freed before every command of the
 //! compute queue has run.
 //!
 //! Each region of shared memory is an allocation of its own, so that evicting a unit gives exactly
@@ -362,7 +362,7 @@ unsafe impl SharedMemory for DeviceBuffers {
     unsafe fn zero(&self, region: &Region) -> Result<()> {
         let Some(row) = self.row(region) else { return Ok(()) };
         let Backing::Buffer(own, block) = self.backing(row) else {
-            // SAFETY: fresh shared memory of that size, the host's, and seen by nobody else. Drivers
+            // SAFETY: fresh shared memory of that size, the host's, seen by nobody else. Drivers
             // keep freed memory, as the spares do, and give it out again as it is.
             unsafe { region.start.write_bytes(0, region.bytes) };
             return Ok(());

@@ -1,8 +1,8 @@
 //! Host memory through which bytes go to the buffers of a device and back.
 //!
 //! One block that the driver allocated and keeps pinned, so that the device copies straight out of
-//! it, cut into [`GRANULES`] pieces that workers take turns with: a restore then needs no fresh page
-//! of the host, which costs more than reading the page from flash. What does not fit gets ordinary
+//! it, cut into [`GRANULES`] pieces that workers take turns with: a restore then needs no fresh
+//! page of the host, which costs more than reading the page from flash. What does not fit gets ordinary
 //! pages of its own ([`HostPages`] is either). Invariant: every granule belongs to one taker at a
 //! time; the last one is zeros for good. Copies nothing itself, and waits for nothing.
 
@@ -103,8 +103,8 @@ impl Staging {
         let start = unsafe { mapped.add(skip) };
         // SAFETY: the last granule lies before the spare bytes.
         let zeros = unsafe { start.add((GRANULES as usize - 1) * granule_bytes) };
-        // SAFETY: as above; it is new to everybody. The others come from the driver as they are, and
-        // are made resident by whoever fills them first.
+        // SAFETY: as above; it is new to everybody. The others come from the driver as they are,
+        // and are made resident by whoever fills them first.
         unsafe { zeros.write_bytes(0, granule_bytes) };
         self.pinned = Some(Pinned { object, mapped, start, granule_bytes });
         Ok(())

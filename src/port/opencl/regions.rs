@@ -20,8 +20,8 @@
 //!
 //! Without shared addresses all KV chunks lie in one buffer, the [`Pool`], so that a kernel finds
 //! them by offsets from one argument; its memory goes back when the last chunk is released.
-//! Segments of the RAM swap are ordinary memory in every mode. Nothing is freed before every command of the
-//! compute queue has run.
+//! Segments of the RAM swap are ordinary memory in every mode. Nothing is freed before every
+//! command of the compute queue has run.
 //!
 //! Each region of shared memory is an allocation of its own, so that evicting a unit gives exactly
 //! that unit back; larger allocations, handed out piece by piece, would be held by their last unit.

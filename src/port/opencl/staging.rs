@@ -3,8 +3,8 @@
 //! One block that the driver allocated and keeps pinned, so that the device copies straight out of
 //! it, cut into [`GRANULES`] pieces that workers take turns with: a restore then needs no fresh
 //! page of the host, which costs more than reading the page from flash. What does not fit gets
-//! ordinary pages of its own ([`HostPages`] is either). Invariant: every granule belongs to one taker at a
-//! time; the last one is zeros for good. Copies nothing itself, and waits for nothing.
+//! ordinary pages of its own ([`HostPages`] is either). Invariant: every granule belongs to one
+//! taker at a time; the last one is zeros for good. Copies nothing itself, and waits for nothing.
 
 use super::api::{MAP_READ, MAP_WRITE, MEM_ALLOC_HOST_PTR, MEM_READ_WRITE};
 use super::context::{Context, Object};

@@ -71,7 +71,7 @@ pub(super) unsafe trait Object: Sized + Sync + 'static {
 
 impl Head {
     /// Of an object that is not open yet.
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Head { magic: Word::new(0), inside: Word::new(0) }
     }
 }

@@ -369,6 +369,27 @@ fn what_was_released_is_taken_again_within_a_bound() {
     }
 }
 
+/// Staging is a help, not a need.
+#[test]
+fn a_driver_that_pins_no_memory_is_done_without() {
+    if load(LOADER).is_none() {
+        return;
+    }
+    let library = plant("regions-staging", FAULTS, true);
+    let opened = open_by(&library.path).unwrap();
+    library.set(c"clCreateBuffer_calls", 0);
+    library.set(c"clCreateBuffer_fails", 1);
+    let f = fixture_on(opened, MemoryMode::Buffers, 0, STAGING);
+    assert_eq!(library.get(c"clCreateBuffer_calls"), 1);
+    library.set(c"clCreateBuffer_fails", 0);
+    f.chunk(0, 5);
+    drop(f.buffers.lease_device(0).unwrap());
+    assert!(f.words_are(0, 5));
+    f.buffers.release(0).unwrap();
+    f.zeros(0);
+    f.buffers.release(0).unwrap();
+}
+
 /// Workers and compute take turns on the same chunks; nobody reads what is not there.
 #[test]
 fn parties_race_for_a_chunk() {

@@ -69,6 +69,30 @@ fn what_may_not_overlap_does_not() {
     }
 }
 
+/// Giving memory back makes everybody wait, so it comes last.
+#[test]
+fn what_a_restore_empties_is_given_back_when_it_is_over() {
+    let setup = Setup { codec: CodecId::Q8, workers: vec![], ..Setup::default() };
+    let fixture = open("vacant", &setup);
+    let runtime = &fixture.runtime;
+    pass(&fixture, CONTEXT).unwrap();
+    evict_to(runtime, 40, total(runtime));
+    let packed = runtime.stats().ram;
+    assert!(packed.records > 0 && packed.segments > 0);
+    runtime.begin_pass(TokenCount::new(CONTEXT)).unwrap();
+    let mut emptied = 0;
+    while runtime.stats().tally.missing > 0 {
+        let ram = runtime.stats().ram;
+        assert_eq!(ram.segments, packed.segments);
+        emptied += u32::from(ram.records == 0);
+        assert!(runtime.poll());
+    }
+    assert!(emptied > 0, "weights came last");
+    runtime.finish_restore().unwrap();
+    assert_eq!(runtime.stats().ram.segments, 0);
+    runtime.check().unwrap();
+}
+
 /// The only one there is does what it is there for, and what it helps with.
 #[test]
 fn a_helper_does_all_that_there_is() {

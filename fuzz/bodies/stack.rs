@@ -67,11 +67,7 @@ impl Run {
                 self.free(record);
             }
             6 => self.forge(which, reader),
-            _ => {
-                while let Some(segment) = self.stack.take_idle() {
-                    self.release(segment);
-                }
-            }
+            _ => self.release_idle(),
         }
     }
 
@@ -101,14 +97,25 @@ impl Run {
         self.has_freed = true;
         if let Some(segment) = self.stack.free(record).unwrap() {
             assert!(self.live.iter().all(|other| other.segment != segment), "a record is in it");
+            match record.offset.is_multiple_of(128) {
+                true => self.release(segment),
+                false => self.stack.segment_vacant(segment).unwrap(),
+            }
+        }
+    }
+
+    fn release_idle(&mut self) {
+        while let Some(segment) = self.stack.take_idle().or_else(|| self.stack.take_vacant()) {
             self.release(segment);
         }
+        assert!(!self.stack.has_vacant());
     }
 
     fn release(&mut self, segment: SegmentIndex) {
         assert!(self.stack.is_releasing());
         self.stack.segment_released(segment).unwrap();
         self.stack.segment_released(segment).unwrap_err();
+        self.stack.segment_vacant(segment).unwrap_err();
     }
 
     /// Something that was never a record, made from one that is.
@@ -153,9 +160,7 @@ impl Run {
             self.free(record);
             self.look();
         }
-        while let Some(segment) = self.stack.take_idle() {
-            self.release(segment);
-        }
+        self.release_idle();
         assert_eq!(self.stack.stats(), Default::default());
     }
 }

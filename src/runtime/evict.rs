@@ -117,7 +117,7 @@ impl Shared {
     /// The report of the last eviction, once segments that it emptied have been given back too.
     fn take_evicted(&self) -> Option<EvictReport> {
         let mut core = self.core.lock();
-        match core.stack.is_releasing() {
+        match core.owes_memory() {
             true => None,
             false => core.machine.take_evicted(),
         }

@@ -20,7 +20,7 @@ use crate::swap::file::SwapFile;
 use crate::swap::record::Layout;
 use crate::swap::stack::Stack;
 use crate::sync::Word;
-use crate::units::{ChunkId, KvShape, LayerIndex, Unit};
+use crate::units::{ChunkId, KvShape, LayerIndex, SegmentIndex, Unit};
 use core::mem::{ManuallyDrop, MaybeUninit};
 
 /// What the one lock guards.
@@ -34,7 +34,21 @@ pub(super) struct Core {
 impl Core {
     /// Whether nothing is under way, and all memory that it freed has been given back.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.machine.is_idle() && !self.stack.is_releasing()
+        self.machine.is_idle() && !self.owes_memory()
+    }
+
+    /// Whether segments of the RAM swap are still to be given back.
+    pub(super) fn owes_memory(&self) -> bool {
+        self.stack.is_releasing() || self.stack.has_vacant()
+    }
+
+    /// A segment that a restore emptied, once the restore is over. One at a time: the kernel lets
+    /// threads that give memory back wait for each other.
+    pub(super) fn take_vacant(&mut self) -> Option<SegmentIndex> {
+        match self.machine.is_restoring() || self.stack.is_releasing() {
+            true => None,
+            false => self.stack.take_vacant(),
+        }
     }
 }
 

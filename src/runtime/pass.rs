@@ -1,7 +1,7 @@
 //! What compute uses: a pass begins, takes leases layer by layer, and commits.
 
 use super::Runtime;
-use super::open::Shared;
+use super::open::{Core, Shared};
 use crate::error::{Code, Error, Result};
 use crate::port::buffers::{DeviceExclusive, DeviceLease, Exclusive, Lease};
 use crate::state::{Event, Stop, Tally};
@@ -194,7 +194,7 @@ impl Runtime {
                 // It may have ended since it was looked at; that is as good.
                 let _ = self.shared.event(Event::StopEvict(Stop::Cancelled));
             }
-            self.wait_idle();
+            self.wait_until(|core| core.machine.is_idle());
             match self.shared.event(event) {
                 // Another eviction came in between.
                 Err(error) if error.code == Code::BadState => {}
@@ -204,9 +204,13 @@ impl Runtime {
     }
 
     fn wait_idle(&self) {
+        self.wait_until(Core::is_at_rest);
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Core) -> bool) {
         loop {
             let seen = self.shared.work.load();
-            if self.shared.core.lock().is_at_rest() {
+            if is_so(&self.shared.core.lock()) {
                 return;
             }
             self.shared.pass_time(seen, None);

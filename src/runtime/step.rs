@@ -31,8 +31,17 @@ impl Shared {
                 unreachable!("asking for work is always legal")
             };
             let segment = self.apply(&mut core, &step);
+            let found_nothing = step.action.is_none() && !step.again;
+            let vacant = match found_nothing && roles.contains(Roles::ALLOCATE) {
+                true => core.take_vacant(),
+                false => None,
+            };
             drop(core);
             self.release_segment(segment);
+            if vacant.is_some() {
+                self.release_segment(vacant);
+                continue;
+            }
             if step.action.is_some() || step.touched != Touched::Nothing {
                 self.announce();
             }
@@ -64,6 +73,11 @@ impl Shared {
             assert!(published.is_ok(), "a filled buffer can be published");
         }
         let segment = match step.forget.map(|record| core.stack.free(record)) {
+            Some(Ok(Some(segment))) if core.machine.is_restoring() => {
+                let kept = core.stack.segment_vacant(segment);
+                assert!(kept.is_ok(), "the stack gave the segment out for release");
+                None
+            }
             Some(Ok(segment)) => segment,
             Some(Err(error)) => unreachable!("the table's record is the stack's: {error}"),
             None => None,

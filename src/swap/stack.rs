@@ -17,6 +17,10 @@
 //! lower ones are waste until the segment is empty. A closed segment that was lowered is filled
 //! again before a new one is asked for.
 //!
+//! Giving a segment's memory back takes longer than unpacking its records where many threads do it
+//! at once, so a restore leaves empty segments *vacant* until it is over. Whoever pushes meanwhile
+//! takes those first.
+//!
 //! There is no table of records, so a wrong `free` is recognised by what contradicts it. At once:
 //! an unknown segment, an earlier generation, a segment that holds nothing, an end above `used`
 //! (every popped record), an overlap with the remembered stretch, more bytes than the live records
@@ -82,6 +86,8 @@ pub struct Stack {
     free: List,
     /// Closed segments that were lowered since.
     lowered: List,
+    /// Empty segments with memory.
+    vacant: List,
     records: u64,
     live_bytes: u64,
     allocated: u16,
@@ -112,6 +118,7 @@ impl Stack {
             desks,
             free,
             lowered: List::new(),
+            vacant: List::new(),
             records: 0,
             live_bytes: 0,
             allocated: 0,
@@ -144,6 +151,16 @@ impl Stack {
             self.lowered.remove(self.segments, segment);
             self.open(worker, segment);
             return Ok(Reserve::At(record));
+        }
+        if let Some(segment) = self.vacant.first() {
+            self.vacant.remove(self.segments, segment);
+            self.close(desk);
+            self.segments[segment.index()].renew();
+            self.open(worker, segment);
+            return match self.push(segment, bytes) {
+                Some(record) => Ok(Reserve::At(record)),
+                None => unreachable!("an empty segment has room for every record"),
+            };
         }
         let Some(segment) = self.free.first() else {
             return Err(Error::new(Code::SwapFull, "swap segments").with(self.layout.segments));
@@ -178,7 +195,8 @@ impl Stack {
     }
 
     /// Frees a record, whose lease must be dropped. When it was its segment's last one, the segment
-    /// is returned: release its memory, then say [`Stack::segment_released`].
+    /// is returned: release its memory, then say [`Stack::segment_released`]; or leave it for later
+    /// with [`Stack::segment_vacant`].
     ///
     /// A record that cannot be live is refused (`InvalidArgument` for a segment that does not
     /// exist, else `BadState`) and changes nothing; the module's doc says what is recognised.
@@ -204,19 +222,33 @@ impl Stack {
 
     /// The segment's memory was given back.
     pub fn segment_released(&mut self, index: SegmentIndex) -> Result<()> {
-        self.layout.slot(index)?;
-        let segment = &mut self.segments[index.index()];
-        if segment.phase != Phase::Releasing {
-            return Err(
-                Error::new(Code::BadState, "swap segment is not released").with(index.get())
-            );
-        }
+        let segment = self.releasing_segment(index)?;
         segment.phase = Phase::Free;
-        segment.generation = segment.generation.wrapping_add(1);
+        segment.renew();
         self.free.push(self.segments, index);
         self.allocated -= 1;
         self.releasing -= 1;
         Ok(())
+    }
+
+    /// The segment that was to be released keeps its memory for now.
+    pub fn segment_vacant(&mut self, index: SegmentIndex) -> Result<()> {
+        self.releasing_segment(index)?.phase = Phase::Vacant;
+        self.vacant.push(self.segments, index);
+        self.releasing -= 1;
+        Ok(())
+    }
+
+    /// A vacant segment, to be released like one that `free` returned.
+    pub fn take_vacant(&mut self) -> Option<SegmentIndex> {
+        let index = self.vacant.first()?;
+        self.retire(index);
+        Some(index)
+    }
+
+    /// Whether there is a vacant segment.
+    pub const fn has_vacant(&self) -> bool {
+        self.vacant.first().is_some()
     }
 
     /// A segment that was made ready and never used, to be released like one that `free` returned.
@@ -243,6 +275,14 @@ impl Stack {
             live_bytes: self.live_bytes,
             segments: self.allocated,
             waste_bytes: allocated_bytes - self.live_bytes,
+        }
+    }
+
+    fn releasing_segment(&mut self, index: SegmentIndex) -> Result<&mut Segment> {
+        self.layout.slot(index)?;
+        match &mut self.segments[index.index()] {
+            segment if segment.phase == Phase::Releasing => Ok(segment),
+            _ => Err(Error::new(Code::BadState, "swap segment is not released").with(index.get())),
         }
     }
 
@@ -293,6 +333,7 @@ impl Stack {
         match self.segments[index.index()].phase {
             Phase::Open(worker) => self.desks[worker] = Desk::Idle,
             Phase::Lowered => self.lowered.remove(self.segments, index),
+            Phase::Vacant => self.vacant.remove(self.segments, index),
             Phase::Closed => {}
             Phase::Free | Phase::Pending(_) | Phase::Releasing => {
                 unreachable!("a segment without memory held a record")
@@ -323,7 +364,9 @@ impl Stack {
         let free = self.free.count(self.segments, Phase::Free);
         ensure(free == Some(sums.free), "swap stack free list")?;
         let lowered = self.lowered.count(self.segments, Phase::Lowered);
-        ensure(lowered == Some(sums.lowered), "swap stack lowered list")
+        ensure(lowered == Some(sums.lowered), "swap stack lowered list")?;
+        let vacant = self.vacant.count(self.segments, Phase::Vacant);
+        ensure(vacant == Some(sums.vacant), "swap stack vacant list")
     }
 
     fn check_desk(&self, index: SegmentIndex, phase: Phase) -> Result<()> {
@@ -345,6 +388,7 @@ struct Sums {
     desks: usize,
     free: usize,
     lowered: usize,
+    vacant: usize,
 }
 
 impl Sums {
@@ -363,6 +407,10 @@ impl Sums {
                 self.allocated += 1;
             }
             Phase::Closed => self.allocated += 1,
+            Phase::Vacant => {
+                self.vacant += 1;
+                self.allocated += 1;
+            }
             Phase::Releasing => {
                 self.releasing += 1;
                 self.allocated += 1;

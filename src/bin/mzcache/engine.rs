@@ -296,11 +296,11 @@ fn default_threads() -> u16 {
     u16::try_from(cores.min(mzcache::limits::WORKERS_MAX)).unwrap_or(1)
 }
 
-/// Two readers keep storage busy and use little CPU, but they also unpack what was stored packed:
-/// many cores have more of them. Unpackers share the cores, as far as the map has some for them.
-/// Page faults of fresh buffers take about as long as all else: the cores that a map has for them
-/// are all used, up to a bound, and a quarter of them where it has none. Workers that have a core
-/// each help where they can.
+/// Two readers that only wait keep storage busy, but these also unpack what was stored packed:
+/// there are twice as many, and more on many cores. Unpackers share the cores, as far as the map
+/// has some for them. Page faults of fresh buffers take about as long as all else: the cores that a
+/// map has for them are all used, up to a bound, and a quarter of them where it has none. Workers
+/// that have a core each help where they can.
 fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
     const WORKERS_OF_A_ROLE: usize = 6;
     let counts = WorkerCounts {
@@ -309,7 +309,7 @@ fn workers(threads: u16, map: &CoreMap) -> Outcome<WorkerList> {
             cores => cores,
         }
         .min(WORKERS_OF_A_ROLE),
-        read: usize::from(threads / 4).clamp(2, WORKERS_OF_A_ROLE),
+        read: usize::from(threads / 4).clamp(4, WORKERS_OF_A_ROLE),
         unpack: usize::from(threads.div_ceil(2)).min(WORKERS_OF_A_ROLE),
     };
     let list = WorkerList::new(map, counts)?;

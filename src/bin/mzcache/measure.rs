@@ -12,6 +12,7 @@ use mzcache::kernel::Kernels;
 use mzcache::limits::{CHUNK_TOKENS, IO_ALIGN};
 use mzcache::port::Storage;
 use mzcache::units::{ChunkId, CodecId, KvShape};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Bytes of one read: storage saturates at 512 KiB, and larger requests cost fewer calls.
@@ -73,46 +74,146 @@ pub fn read_rate(storage: &dyn Storage, bytes: u64, bar: &ProgressBar) -> Outcom
     Ok(median(rates))
 }
 
-/// Packs and unpacks chunks of that shape for about `budget` each.
+/// Packs and unpacks a chunk of that shape for about `budget` each, on this core.
 pub fn codec_rate(
     codec: &dyn Codec,
     kernels: &Kernels,
     shape: KvShape,
     budget: Duration,
 ) -> Outcome<CodecRate> {
+    on_chunks(codec, kernels, shape, 1, |chunks| {
+        let bytes = chunks.codec_rate(0, 0).chunk_bytes;
+        let pack = repeat(bytes, budget, || chunks.pack(0))?;
+        let unpack = repeat(bytes, budget, || chunks.unpack(0))?;
+        Ok(chunks.codec_rate(pack, unpack))
+    })
+}
+
+/// The same of so many cores together, each with `count` chunks that it takes in turns: more than
+/// caches hold, as in a restore.
+pub fn codec_rate_together(
+    codec: &dyn Codec,
+    kernels: &Kernels,
+    shape: KvShape,
+    budget: Duration,
+    (cores, count): (usize, usize),
+) -> Outcome<CodecRate> {
+    let all_there = Barrier::new(cores);
+    let work = || {
+        let found = on_chunks(codec, kernels, shape, count, |chunks| {
+            let bytes = chunks.codec_rate(0, 0).chunk_bytes;
+            // All begin together, whether or not one of them failed.
+            let timed = |work: &mut dyn FnMut(usize) -> mzcache::Result<()>| {
+                all_there.wait();
+                let start = Instant::now();
+                let mut done = 0;
+                while done < count || start.elapsed() < budget {
+                    work(done % count)?;
+                    done += 1;
+                }
+                Ok::<_, Failure>(rate(bytes * done as u64, start.elapsed()))
+            };
+            let pack = timed(&mut |index| chunks.pack(index));
+            let unpack = timed(&mut |index| chunks.unpack(index));
+            Ok((pack, unpack, chunks.codec_rate(0, 0)))
+        });
+        if found.is_err() {
+            // Of the two rounds that the others wait for.
+            all_there.wait();
+            all_there.wait();
+        }
+        let (pack, unpack, rate) = found?;
+        let (pack_bytes_per_second, unpack_bytes_per_second) = (pack?, unpack?);
+        Ok::<_, Failure>(CodecRate { pack_bytes_per_second, unpack_bytes_per_second, ..rate })
+    };
+    std::thread::scope(|scope| {
+        let others = (1..cores).map(|_| scope.spawn(work)).collect::<Vec<_>>();
+        let mut sum = work();
+        for other in others {
+            let found = match other.join() {
+                Ok(found) => found,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            sum = sum.and_then(|sum| {
+                let found = found?;
+                Ok(CodecRate {
+                    pack_bytes_per_second: sum.pack_bytes_per_second + found.pack_bytes_per_second,
+                    unpack_bytes_per_second: sum.unpack_bytes_per_second
+                        + found.unpack_bytes_per_second,
+                    ..sum
+                })
+            });
+        }
+        sum
+    })
+}
+
+/// Chunks of one layer, raw and packed.
+struct Chunks<'a> {
+    codec: &'a dyn Codec,
+    geometry: Geometry,
+    work: Work<'a>,
+    raw: Vec<Aligned<u16>>,
+    packed: Vec<Aligned<u8>>,
+    packed_bytes: usize,
+}
+
+/// Makes `count` chunks of bell-shaped values, packs each once, and hands them over.
+fn on_chunks<T>(
+    codec: &dyn Codec,
+    kernels: &Kernels,
+    shape: KvShape,
+    count: usize,
+    run: impl FnOnce(&mut Chunks<'_>) -> Outcome<T>,
+) -> Outcome<T> {
     let layout = ChunkLayout::TokenMajor;
     let one_layer = KvShape { layers: 1, ..shape };
     let geometry =
         Geometry { shape: one_layer, id: ChunkId::default(), tokens: CHUNK_TOKENS, layout };
-    let mut chunk = Aligned::<u16>::new(shape.block_values() * 2);
+    let mut raw: Vec<_> =
+        (0..count).map(|_| Aligned::<u16>::new(shape.block_values() * 2)).collect();
     let mut random = Random::new(1);
-    let values: Vec<f32> = chunk.slice().iter().map(|_| bell(&mut random)).collect();
-    kernels.f32_to_f16.call(&values, chunk.slice());
-    let mut packed = Aligned::<u8>::new(codec.packed_bytes_max(&geometry));
+    let values: Vec<f32> = (0..shape.block_values() * 2).map(|_| bell(&mut random)).collect();
+    raw.iter_mut().for_each(|chunk| kernels.f32_to_f16.call(&values, chunk.slice()));
+    let packed_bytes_max = codec.packed_bytes_max(&geometry);
+    let packed = (0..count).map(|_| Aligned::new(packed_bytes_max)).collect();
     let mut scratch = Aligned::<u8>::new(codec.scratch_bytes(&geometry));
     let mut memory = vec![0.0; Steps::values(&one_layer)];
-    let squares = [mean_square(std::iter::once(&chunk.slice()[..shape.block_values()]))];
+    let squares = [mean_square(std::iter::once(&raw[0].slice()[..shape.block_values()]))];
     let steps = Steps::uniform(kernels, one_layer, &squares, &mut memory)?;
     let steps = steps.layer(geometry.id.layer);
-    let mut work = Work { kernels, steps, scratch: scratch.slice() };
-    let packed_bytes = codec.pack(&mut work, &geometry, chunk.slice(), packed.slice())?;
-    let chunk_bytes = shape.chunk_bytes() as u64;
-    let pack = repeat(chunk_bytes, budget, || {
-        codec.pack(&mut work, &geometry, chunk.slice(), packed.slice()).map(|_| ())
-    })?;
-    let whole = packed.slice();
-    let whole = whole.get(..packed_bytes).ok_or_else(|| {
-        Failure::new(format!("codec {} says it wrote more than fits", codec.id().name()))
-    })?;
-    let unpack =
-        repeat(chunk_bytes, budget, || codec.unpack(&mut work, &geometry, whole, chunk.slice()))?;
-    Ok(CodecRate {
-        codec: codec.id(),
-        pack_bytes_per_second: pack,
-        unpack_bytes_per_second: unpack,
-        chunk_bytes,
-        packed_bytes: packed_bytes as u64,
-    })
+    let work = Work { kernels, steps, scratch: scratch.slice() };
+    let mut chunks = Chunks { codec, geometry, work, raw, packed, packed_bytes: 0 };
+    (0..count).try_for_each(|index| chunks.pack(index))?;
+    if chunks.packed_bytes > packed_bytes_max {
+        let name = codec.id().name();
+        return Err(Failure::new(format!("codec {name} says it wrote more than fits")));
+    }
+    run(&mut chunks)
+}
+
+impl Chunks<'_> {
+    fn pack(&mut self, index: usize) -> mzcache::Result<()> {
+        let (raw, packed) = (self.raw[index].slice(), self.packed[index].slice());
+        self.packed_bytes = self.codec.pack(&mut self.work, &self.geometry, raw, packed)?;
+        Ok(())
+    }
+
+    fn unpack(&mut self, index: usize) -> mzcache::Result<()> {
+        let (raw, packed) = (self.raw[index].slice(), self.packed[index].slice());
+        let packed = &packed[..self.packed_bytes];
+        self.codec.unpack(&mut self.work, &self.geometry, packed, raw)
+    }
+
+    fn codec_rate(&self, pack_bytes_per_second: u64, unpack_bytes_per_second: u64) -> CodecRate {
+        CodecRate {
+            codec: self.codec.id(),
+            pack_bytes_per_second,
+            unpack_bytes_per_second,
+            chunk_bytes: self.geometry.shape.chunk_bytes() as u64,
+            packed_bytes: self.packed_bytes as u64,
+        }
+    }
 }
 
 /// Bell-shaped about 0, as keys and values are.
@@ -355,6 +456,25 @@ mod tests {
         assert!(rate.pack_bytes_per_second > 0);
         assert!(rate.unpack_bytes_per_second > 0);
         assert_eq!(*codec.calls.lock().unwrap(), (5, 4));
+    }
+
+    #[test]
+    fn cores_together_count_together() {
+        let codec = Copying::default();
+        let measure = |cores, count| {
+            let kernels = Kernels::portable();
+            codec_rate_together(&codec, &kernels, SHAPE, Duration::ZERO, (cores, count)).unwrap()
+        };
+        let rate = measure(3, 5);
+        assert_eq!(rate.chunk_bytes, SHAPE.chunk_bytes() as u64);
+        assert!(rate.pack_bytes_per_second > 0 && rate.unpack_bytes_per_second > 0);
+        // Each packs its chunks twice, the first time to have them, and unpacks them once.
+        assert_eq!(*codec.calls.lock().unwrap(), (30, 15));
+        let failing = Copying { unpack_fails: true, ..Copying::default() };
+        let budget = Duration::ZERO;
+        let kernels = Kernels::portable();
+        let failure = codec_rate_together(&failing, &kernels, SHAPE, budget, (2, 1)).unwrap_err();
+        assert!(failure.message.contains("checksum"), "{failure}");
     }
 
     #[test]

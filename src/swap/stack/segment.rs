@@ -21,6 +21,8 @@ pub(super) enum Phase {
     Closed,
     /// Closed, and popped since; in the list of lowered segments.
     Lowered,
+    /// Empty, with memory; in the list of vacant segments.
+    Vacant,
     /// Empty; its memory is being given back.
     Releasing,
 }
@@ -61,6 +63,11 @@ impl Segment {
             tags: 0,
             hole: Hole { start: 0, end: 0 },
         }
+    }
+
+    /// From now on records of before are recognised as such.
+    pub(super) const fn renew(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
     }
 
     pub(super) const fn is_empty(&self) -> bool {

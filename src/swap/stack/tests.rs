@@ -420,3 +420,32 @@ fn check_finds_planted_damage() {
         assert_eq!((error.code, error.what), (Code::Corrupt, what), "damage {index}");
     }
 }
+
+#[test]
+fn vacant_segments_are_taken_before_new_ones_and_can_be_released() {
+    let mut stack = stack(3, 2);
+    let first = push(&mut stack, 0, 100).unwrap();
+    let second = push(&mut stack, 1, 100).unwrap();
+    for record in [first, second] {
+        let segment = stack.free(record).unwrap().unwrap();
+        stack.segment_vacant(segment).unwrap();
+        assert_eq!(code(stack.segment_vacant(segment)), Code::BadState);
+        assert_eq!(code(stack.segment_released(segment)), Code::BadState);
+        stack.check().unwrap();
+    }
+    assert!(stack.has_vacant() && !stack.is_releasing());
+    assert_eq!(stack.stats().segments, 2, "they keep their memory");
+    // No `NeedSegment`: the memory is there.
+    let Reserve::At(third) = stack.reserve(0, SEGMENT_BYTES).unwrap() else {
+        panic!("a vacant segment has room")
+    };
+    assert_eq!(third.segment, second.segment);
+    assert_eq!(code(stack.free(second)), Code::BadState, "of an earlier life");
+    assert_eq!(stack.take_vacant(), Some(first.segment));
+    assert_eq!((stack.take_vacant(), stack.has_vacant()), (None, false));
+    stack.check().unwrap();
+    stack.segment_released(first.segment).unwrap();
+    assert!(pop(&mut stack, third).unwrap());
+    assert_eq!(stack.stats(), StackStats::default());
+    stack.check().unwrap();
+}

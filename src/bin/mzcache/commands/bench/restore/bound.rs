@@ -44,7 +44,7 @@ impl Bound {
             + unpack / rates.unpack
             + read * rates.read_cpu_seconds_per_byte
             + computing;
-        // Fresh pages are zeroed; then they are filled.
+        // Fresh pages are zeroed, or what is to go to a device is read; and they are filled.
         let touched = if work.on_cores { touched } else { 0.0 };
         let moved = allocate + read + packed + unpack + touched;
         let resources = [
@@ -52,6 +52,7 @@ impl Bound {
             ("cores", cpu_seconds / rates.cores as f64),
             ("compute", prefill),
             ("memory", moved / rates.copy),
+            ("link", allocate / rates.link),
         ];
         let largest = resources.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let (by, seconds) = largest.unwrap_or(("nothing", 0.0));
@@ -69,6 +70,7 @@ mod tests {
         write: 1e9,
         unpack: 4e9,
         pack: 2e9,
+        link: 1e10,
         allocate: 5e9,
         copy: 2e10,
         cores: 2,
@@ -92,6 +94,8 @@ mod tests {
         assert_eq!(bound(answer), Bound { ms: 1650.0, by: "cores" });
         let answer = Work { prefill, threads: 2, ..read };
         assert_eq!(bound(answer), Bound { ms: 1500.0, by: "compute" });
+        let far = Rates { link: 5e8, ..RATES };
+        assert_eq!(Bound::new(&far, &read), Bound { ms: 2000.0, by: "link" });
         let touched = Work { touched: 40_000_000_000, on_cores: true, ..Work::default() };
         assert_eq!(bound(touched), Bound { ms: 2000.0, by: "memory" });
     }

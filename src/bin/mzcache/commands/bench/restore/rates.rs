@@ -1,16 +1,23 @@
 //! What this machine can do, measured in the run that is compared with it.
 
+use super::super::device::Device;
 use super::subject::rate;
+use crate::cli;
 use crate::engine::Engine;
 use crate::failure::{Failure, Outcome};
-use crate::measure::{Aligned, READ_BYTES_MIN, REQUEST_BYTES, codec_rate, write_rate};
+use crate::measure::{
+    Aligned, CodecRate, READ_BYTES_MIN, REQUEST_BYTES, codec_rate_together, write_rate,
+};
 use crate::paths::{self, CacheDir};
 use indicatif::ProgressBar;
 use mzcache::codec::codec;
 use mzcache::kernel::Kernels;
 use mzcache::limits::{IO_ALIGN, PART_BYTES_MIN};
-use mzcache::port::Storage;
 use mzcache::port::linux::{File, host_cpu};
+use mzcache::port::opencl::MemoryMode;
+use mzcache::port::{Storage, Use};
+use mzcache::state::part_bytes;
+use mzcache::sync::Word;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -23,9 +30,11 @@ pub struct Rates {
     pub read_cpu_seconds_per_byte: f64,
     /// Of storage, one request at a time, synced.
     pub write: f64,
-    /// F16 bytes of one core.
+    /// F16 bytes of one core while all cores do the same, out of memory and into it.
     pub unpack: f64,
     pub pack: f64,
+    /// Of the way to a device that has memory of its own.
+    pub link: f64,
     /// Fresh buffers of one worker; set by the first restore.
     pub allocate: f64,
     /// Memory, all cores, read and written bytes counted.
@@ -36,12 +45,19 @@ pub struct Rates {
 /// More than one layer, less than a long wait.
 const READ_BYTES: u64 = 512 << 20;
 const COPY_BYTES: usize = 256 << 20;
+/// Of each core.
+const CHUNKS_MIN: usize = 4;
+const CHUNKS_MAX: usize = 256;
+/// A unit, and its parts, as weights come to a device.
+const LINK_BYTES: usize = 48 << 20;
+const LINK_UNITS: usize = 8;
 const ROUNDS: usize = 2;
 
 /// Measures them.
 pub struct MeasureRates<'a> {
     pub path: &'a Path,
     pub engine: &'a Engine,
+    pub accelerator: &'a cli::Accelerator,
     pub cache: &'a CacheDir,
 }
 
@@ -57,20 +73,30 @@ impl MeasureRates<'_> {
         let read_of_swap = best_read(&swap, bytes)?;
         let (read, read_cpu_seconds_per_byte) =
             if read.0 > read_of_swap.0 { read } else { read_of_swap };
-        let shape = self.engine.session.model().shape.kv();
-        let kernels = Kernels::select(host_cpu());
-        let budget = Duration::from_millis(300);
-        let codec = codec_rate(codec(self.engine.codec), &kernels, shape, budget)?;
+        let codec = self.codec(cores)?;
         Ok(Rates {
             read,
             read_cpu_seconds_per_byte,
             write,
-            unpack: per_second(codec.unpack_bytes_per_second),
-            pack: per_second(codec.pack_bytes_per_second),
+            unpack: per_second(codec.unpack_bytes_per_second / cores as u64),
+            pack: per_second(codec.pack_bytes_per_second / cores as u64),
+            link: match self.engine.is_accelerated {
+                true => link_rate(self.accelerator)?,
+                false => f64::INFINITY,
+            },
             allocate: f64::INFINITY,
             copy: copy_bytes_per_s(cores),
             cores,
         })
+    }
+
+    /// All cores together.
+    fn codec(&self, cores: usize) -> Outcome<CodecRate> {
+        let shape = self.engine.session.model().shape.kv();
+        let kernels = Kernels::select(host_cpu());
+        let budget = Duration::from_millis(300);
+        let chunks = (COPY_BYTES / cores / shape.chunk_bytes()).clamp(CHUNKS_MIN, CHUNKS_MAX);
+        codec_rate_together(codec(self.engine.codec), &kernels, shape, budget, (cores, chunks))
     }
 
     /// A file that goes with the process.
@@ -122,16 +148,58 @@ fn read_all(file: &File, total: u64, request: u64, threads: u64) -> Outcome<()> 
         }
         Ok(())
     };
+    let next = Word::new(0);
+    all(threads, &|| read(next.increment().into()))
+}
+
+/// Does something on so many threads.
+fn all(threads: u64, work: &(dyn Fn() -> mzcache::Result<()> + Sync)) -> Outcome<()> {
     std::thread::scope(|scope| {
-        let readers = (0..threads).map(|thread| scope.spawn(move || read(thread)));
-        for reader in readers.collect::<Vec<_>>() {
-            match reader.join() {
+        for thread in (0..threads).map(|_| scope.spawn(work)).collect::<Vec<_>>() {
+            match thread.join() {
                 Ok(result) => result?,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
         Ok(())
     })
+}
+
+/// Bytes a second that one, two and four threads bring to a device's own memory; the best.
+fn link_rate(options: &cli::Accelerator) -> Outcome<f64> {
+    let device = Device::open(options)?;
+    if device.mode != MemoryMode::Buffers {
+        return Ok(f64::INFINITY);
+    }
+    let buffers = device.buffers(device.mode, LINK_UNITS)?;
+    let part_bytes = part_bytes(LINK_BYTES as u64);
+    let parts = u32::try_from(LINK_BYTES as u64 / part_bytes).unwrap_or(u32::MAX);
+    let mut best: f64 = 0.0;
+    // The first round makes pages resident.
+    for threads in [1, 1, 2, 4] {
+        for slot in 0..LINK_UNITS {
+            buffers.allocate(slot, Use::Weights, LINK_BYTES, part_bytes as usize)?;
+        }
+        let next = Word::new(0);
+        let bring = || -> mzcache::Result<()> {
+            loop {
+                let number = next.increment();
+                let slot = (number / parts) as usize;
+                if slot >= LINK_UNITS {
+                    return Ok(());
+                }
+                buffers.part(slot, number % parts)?.finish()?;
+            }
+        };
+        let start = Instant::now();
+        all(threads, &bring)?;
+        best = best.max(rate((LINK_UNITS * LINK_BYTES) as u64, start.elapsed()));
+        for slot in 0..LINK_UNITS {
+            buffers.publish(slot)?;
+            buffers.release(slot)?;
+        }
+    }
+    Ok(best)
 }
 
 /// What this process has had of the cores, in ticks of 10 ms.

@@ -66,7 +66,8 @@ impl Subject {
         let engine_options = cli::Engine { trace: Some(recorder), ..options.engine.clone() };
         let engine = Engine::open(&path, &engine_options, expected, cache, console)?;
         console.note("measuring rates of this machine");
-        let rates = MeasureRates { path: &path, engine: &engine, cache }.all()?;
+        let accelerator = &options.engine.accelerator;
+        let rates = MeasureRates { path: &path, engine: &engine, accelerator, cache }.all()?;
         let subject = Subject {
             question: question(&engine, options.queries),
             engine,

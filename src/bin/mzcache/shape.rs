@@ -14,12 +14,18 @@ pub enum Shape {
     /// Qwen3-0.6B: 28 layers of 31 MB, 112 KiB of KV a token.
     #[value(name = "qwen3-0.6b")]
     Qwen3_0_6b,
+    /// Qwen3-1.7B: 28 layers of 101 MB, 112 KiB of KV a token.
+    #[value(name = "qwen3-1.7b")]
+    Qwen3_1_7b,
     /// Llama-3.2-1B: 16 layers of 122 MB, 32 KiB of KV a token.
     #[value(name = "llama3.2-1b")]
     Llama3_2_1b,
     /// EXAONE-4.0-1.2B: 30 layers of 71 MB, 60 KiB of KV a token; its sizes, wired as Qwen3 is.
     #[value(name = "exaone-4.0-1.2b")]
     Exaone4_0_1_2b,
+    /// Gemma-2-2B: 26 layers of 156 MB, 104 KiB of KV a token; its sizes, wired as Qwen3 is.
+    #[value(name = "gemma2-2b")]
+    Gemma2_2b,
 }
 
 /// How a block is wired.
@@ -121,6 +127,9 @@ const QWEN3_0_6B: Config = Config {
     norm_epsilon: 1e-6,
 };
 
+const QWEN3_1_7B: Config =
+    Config { name: "qwen3-1.7b", width: 2048, feed_forward: 6144, ..QWEN3_0_6B };
+
 const LLAMA3_2_1B: Config = Config {
     name: "llama3.2-1b",
     wiring: Wiring::Llama,
@@ -153,14 +162,32 @@ const EXAONE_4_0_1_2B: Config = Config {
     norm_epsilon: 1e-5,
 };
 
+const GEMMA2_2B: Config = Config {
+    name: "gemma2-2b",
+    wiring: Wiring::Qwen3,
+    layers: 26,
+    width: 2304,
+    feed_forward: 9216,
+    heads: 8,
+    kv_heads: 4,
+    head_dim: 256,
+    vocabulary: 256_000,
+    context: 8192,
+    rope_base: 10_000.0,
+    rope_scaling: None,
+    norm_epsilon: 1e-6,
+};
+
 impl Shape {
     pub const fn config(self) -> &'static Config {
         match self {
             Shape::Tiny => &TINY,
             Shape::Smollm2_135m => &SMOLLM2_135M,
             Shape::Qwen3_0_6b => &QWEN3_0_6B,
+            Shape::Qwen3_1_7b => &QWEN3_1_7B,
             Shape::Llama3_2_1b => &LLAMA3_2_1B,
             Shape::Exaone4_0_1_2b => &EXAONE_4_0_1_2B,
+            Shape::Gemma2_2b => &GEMMA2_2B,
         }
     }
 }
@@ -201,8 +228,10 @@ mod tests {
         let cases = [
             (Shape::Smollm2_135m, 45 << 9),
             (Shape::Qwen3_0_6b, 112 << 10),
+            (Shape::Qwen3_1_7b, 112 << 10),
             (Shape::Llama3_2_1b, 32 << 10),
             (Shape::Exaone4_0_1_2b, 60 << 10),
+            (Shape::Gemma2_2b, 104 << 10),
         ];
         for (shape, bytes) in cases {
             assert_eq!(kv_bytes_per_token(shape.config()), bytes, "{shape:?}");
@@ -214,8 +243,10 @@ mod tests {
         let megabytes = |shape: Shape| shape.config().layer_bytes() / 1_000_000;
         assert_eq!(megabytes(Shape::Smollm2_135m), 7);
         assert_eq!(megabytes(Shape::Qwen3_0_6b), 31);
+        assert_eq!(megabytes(Shape::Qwen3_1_7b), 100);
         assert_eq!(megabytes(Shape::Llama3_2_1b), 121);
         assert_eq!(megabytes(Shape::Exaone4_0_1_2b), 71);
+        assert_eq!(megabytes(Shape::Gemma2_2b), 155);
     }
 
     #[test]

@@ -12,7 +12,8 @@ use core::fmt;
 pub enum Code {
     /// An argument is outside its documented range: correct the call.
     InvalidArgument = 10,
-    /// The call does not fit the present state (for example a restore inside a restore).
+    /// The call does not fit the present state: something is not open, still running or over.
+    /// Let it end, or open it, and call again.
     BadState = 11,
     /// The memory given is smaller than the size query's answer: give more.
     MemoryTooSmall = 12,
@@ -21,43 +22,50 @@ pub enum Code {
 
     /// The port could not allocate a shared buffer: evict more, then try again.
     OutOfMemory = 20,
-    /// The RAM swap has no segment left.
+    /// The RAM swap has no segment left: give chunks a swap file, or use larger segments.
     SwapFull = 21,
-    /// The unit is leased by compute and cannot be taken now.
+    /// The unit is leased by compute and cannot be taken now: let go of it first.
     Leased = 22,
 
     /// The port's read, write or open failed; `value` is the port's own error (an errno on Linux).
+    /// Nothing is lost by it: look after the storage, and try again.
     Io = 30,
-    /// A file ended before the bytes that were promised: it was truncated or replaced.
+    /// A file ended before the bytes that were promised: it was truncated or replaced. Put it back,
+    /// and open it again.
     ShortRead = 31,
     /// The storage is full: free space, or evict to RAM only.
     NoSpace = 32,
-    /// A sync failed; what was written since the last good one counts as lost.
+    /// A sync failed: what was written since the last good one counts as lost, and nothing more is
+    /// written. Restore what can be read, and open anew on sound storage.
     SyncFailed = 33,
-    /// The storage was poisoned by an earlier failed sync: reopen it from scratch.
+    /// An earlier sync failed, so the storage takes no more writes; reads still work, and what is
+    /// in memory is not touched. Go on in memory, and open anew on sound storage when time allows.
     Poisoned = 34,
 
-    /// A checksum or an internal relation does not hold: the bytes are damaged.
+    /// A checksum or an internal relation does not hold: the bytes are damaged. Get the file anew;
+    /// of a context, compute again from the token that is lost.
     Corrupt = 40,
-    /// The data ends before the field that `what` names.
+    /// The data ends before the field that `what` names: get all of it.
     Truncated = 41,
-    /// This is not a file of the expected kind.
+    /// This is not a file of the expected kind: name the right one.
     BadMagic = 42,
-    /// A version, type, architecture or codec that this build does not know.
+    /// A version, type, architecture or codec that this build does not know: do without, or use a
+    /// build that knows it.
     Unsupported = 43,
-    /// The data is sound but belongs to another model, layout or codec.
+    /// The data is sound but belongs to another model, layout or codec: give what belongs here.
     Mismatch = 44,
 
     /// The operation was cancelled (by the caller, or by an eviction during a restore): try again.
     Cancelled = 50,
-    /// The deadline passed first.
+    /// The deadline passed first: what was done until then holds; give more time for the rest.
     DeadlinePassed = 51,
 
     /// There is no accelerator library, or no device that fits: use the CPU, or name another.
     NoDevice = 60,
-    /// The accelerator's driver refused or failed; `value` is its own error.
+    /// The accelerator's driver refused or failed; `value` is its own error. If it lacked memory,
+    /// evict and try again; otherwise use the CPU.
     DeviceFailed = 61,
-    /// The driver's compiler failed; the build log says why.
+    /// The driver's compiler failed; the build log says why. Use the CPU, or another driver.
     BuildFailed = 62,
     /// The accelerator was lost while it computed: close everything on it and open it again.
     DeviceLost = 63,
@@ -122,6 +130,35 @@ impl Code {
             Code::DeviceFailed => "accelerator's driver failed",
             Code::BuildFailed => "accelerator's compiler failed",
             Code::DeviceLost => "accelerator was lost",
+        }
+    }
+
+    /// What the caller can do about it.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Code::InvalidArgument => "correct the call",
+            Code::BadState => "open it, or let what runs end",
+            Code::MemoryTooSmall => "give what the size query says",
+            Code::LimitExceeded => "use a smaller model, context or configuration",
+            Code::OutOfMemory => "evict more, then try again",
+            Code::SwapFull => "give chunks a swap file, or larger segments",
+            Code::Leased => "let go of it first",
+            Code::Io => "look after the storage, and try again",
+            Code::ShortRead => "put the file back, and open it again",
+            Code::NoSpace => "free space, or evict to RAM only",
+            Code::SyncFailed => "restore what can be read, and open anew",
+            Code::Poisoned => "go on in memory, open anew on sound storage",
+            Code::Corrupt => "get the file anew, or compute again what is lost",
+            Code::Truncated => "get all of it",
+            Code::BadMagic => "name the right one",
+            Code::Unsupported => "do without, or use a build that knows it",
+            Code::Mismatch => "give what belongs here",
+            Code::Cancelled => "try again",
+            Code::DeadlinePassed => "give more time for the rest",
+            Code::NoDevice => "use the processor, or name another",
+            Code::DeviceFailed => "evict and try again, or use the processor",
+            Code::BuildFailed => "use the processor, or another driver",
+            Code::DeviceLost => "close everything on it, and open it again",
         }
     }
 }

@@ -8,6 +8,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "link/functions.rs"]
+mod header;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,26 +55,9 @@ fn archive() -> &'static str {
     })
 }
 
-/// Functions that archives for hosts have in addition start so.
-const HOSTED: [&str; 4] = ["mz_ports_", "mz_linux_", "mz_model_", "mz_restore_"];
-
 /// The functions that the header declares for an archive without features.
 fn functions() -> BTreeSet<String> {
-    let is_bare = |name: &String| !HOSTED.iter().any(|start| name.starts_with(start));
-    all_functions().into_iter().filter(is_bare).collect()
-}
-
-/// The functions that the header declares.
-fn all_functions() -> BTreeSet<String> {
-    let header = std::fs::read_to_string(format!("{ROOT}/linker/mzcache.h")).unwrap();
-    let declared = header.lines().filter(|line| !line.starts_with([' ', '/', '#', '}', 't']));
-    let names = declared.filter_map(|line| {
-        let (before, _) = line.split_once('(')?;
-        before.rsplit([' ', '*']).next().filter(|name| name.starts_with("mz_"))
-    });
-    let names: BTreeSet<String> = names.map(str::to_owned).collect();
-    assert!(names.contains("mz_open") && names.contains("mz_version"), "{names:?}");
-    names
+    header::functions("bare").into_iter().collect()
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -64,17 +64,23 @@ pub(super) fn stats(runtime: &Runtime) -> MzStats {
     }
 }
 
-const TEXT_BYTES: usize = 48;
+const TEXT_BYTES: usize = 96;
 type Text = [u8; TEXT_BYTES];
 
-const fn text(message: &str) -> Text {
+/// Some words, one behind the other; there is always room for a 0 byte.
+const fn text(parts: &[&str]) -> Text {
     let mut text = [0; TEXT_BYTES];
-    let bytes = message.as_bytes();
-    assert!(bytes.len() < TEXT_BYTES);
-    let mut index = 0;
-    while index < bytes.len() {
-        text[index] = bytes[index];
-        index += 1;
+    let (mut part, mut place) = (0, 0);
+    while part < parts.len() {
+        let bytes = parts[part].as_bytes();
+        assert!(place + bytes.len() < TEXT_BYTES);
+        let mut index = 0;
+        while index < bytes.len() {
+            text[place] = bytes[index];
+            place += 1;
+            index += 1;
+        }
+        part += 1;
     }
     text
 }
@@ -84,14 +90,15 @@ static MESSAGES: [Text; Code::ALL.len()] = {
     let mut messages = [[0; TEXT_BYTES]; Code::ALL.len()];
     let mut index = 0;
     while index < messages.len() {
-        messages[index] = text(Code::ALL[index].message());
+        let code = Code::ALL[index];
+        messages[index] = text(&[code.message(), ": ", code.advice()]);
         index += 1;
     }
     messages
 };
-static SUCCESS: Text = text("ok");
-static UNKNOWN: Text = text("unknown error");
-static VERSION: Text = text(env!("CARGO_PKG_VERSION"));
+static SUCCESS: Text = text(&["ok"]);
+static UNKNOWN: Text = text(&["unknown error"]);
+static VERSION: Text = text(&[env!("CARGO_PKG_VERSION")]);
 
 /// What a result means; every number has an answer.
 pub(super) fn message(result: c_int) -> *const c_char {

@@ -163,10 +163,11 @@ pub unsafe extern "C" fn mz_close(handle: *mut MzHandle) -> c_int {
 
 /// Begins a pass after which the context may have up to that many tokens: adds chunks for them and
 /// begins to restore whatever is not in memory. An eviction that is running is stopped first.
-/// Restoration proceeds whenever some thread is in mz_poll or waits for a unit.
+/// Restoration proceeds in worker threads, or whenever some thread is in mz_restore_poll or waits
+/// for a unit. mz_restore_end ends the pass.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_pass_begin(handle: *mut MzHandle, tokens: u32) -> c_int {
+pub unsafe extern "C" fn mz_restore_begin(handle: *mut MzHandle, tokens: u32) -> c_int {
     let tokens = TokenCount::new(tokens);
     // SAFETY: the caller's promise.
     unsafe { inside(handle, |handle| handle.runtime().begin_pass(tokens).map(|()| MZ_OK)) }
@@ -176,19 +177,19 @@ pub unsafe extern "C" fn mz_pass_begin(handle: *mut MzHandle, tokens: u32) -> c_
 /// once. Returns 1 when something was done, 0 when there is nothing to do now.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_poll(handle: *mut MzHandle) -> c_int {
+pub unsafe extern "C" fn mz_restore_poll(handle: *mut MzHandle) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { inside(handle, |handle| Ok(c_int::from(handle.runtime().poll()))) }
 }
 
-/// As mz_poll, but only actions of certain roles: a sum of MZ_ROLE_*. For spare threads that their
-/// owner keeps on certain cores, such as the big ones for MZ_ROLE_READ + MZ_ROLE_UNPACK and the
-/// middle ones for MZ_ROLE_ALLOCATE; the library pins nobody. Android confines the threads of an
-/// app in the background to few cores: pin them again when it comes back.
+/// As mz_restore_poll, but only actions of certain roles: a sum of MZ_ROLE_*. For spare threads
+/// that their owner keeps on certain cores, such as the big ones for MZ_ROLE_READ + MZ_ROLE_UNPACK
+/// and the middle ones for MZ_ROLE_ALLOCATE; the library pins nobody. Android confines the threads
+/// of an app in the background to few cores: pin them again when it comes back.
 /// MZ_ERR_UNSUPPORTED for other bits.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_poll_roles(handle: *mut MzHandle, roles: u32) -> c_int {
+pub unsafe extern "C" fn mz_restore_poll_roles(handle: *mut MzHandle, roles: u32) -> c_int {
     let body = |handle: &'static Handle| {
         Ok(c_int::from(handle.runtime().poll_roles(config::roles(roles)?)))
     };
@@ -209,12 +210,12 @@ pub unsafe extern "C" fn mz_repin(handle: *mut MzHandle) -> c_int {
     unsafe { inside(handle, body) }
 }
 
-/// Says that the K and V of all tokens below that number are written in every layer: the context
-/// is that long now. MZ_ERR_CANCELLED: chunks written to were evicted meanwhile, the context is as
-/// before the pass; begin it again.
+/// Ends a pass: the K and V of all tokens below that number are written in every layer, and the
+/// context is that long now. It does not wait for units that nobody asked for. MZ_ERR_CANCELLED:
+/// chunks written to were evicted meanwhile, the context is as before the pass; begin it again.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_commit(handle: *mut MzHandle, tokens: u32) -> c_int {
+pub unsafe extern "C" fn mz_restore_end(handle: *mut MzHandle, tokens: u32) -> c_int {
     let tokens = TokenCount::new(tokens);
     // SAFETY: the caller's promise.
     unsafe { inside(handle, |handle| handle.runtime().commit(tokens).map(|()| MZ_OK)) }
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn mz_restore(handle: *mut MzHandle) -> c_int {
 /// MZ_ERR_BAD_STATE when none is running.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mz_cancel(handle: *mut MzHandle) -> c_int {
+pub unsafe extern "C" fn mz_restore_cancel(handle: *mut MzHandle) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { inside(handle, |handle| handle.runtime().cancel_restore().map(|()| MZ_OK)) }
 }
@@ -372,7 +373,8 @@ pub unsafe extern "C" fn mz_last_error(handle: *mut MzHandle, error: *mut MzErro
     unsafe { inside(handle, body) }
 }
 
-/// What a result means, in a few words. Any number will do; the text is constant.
+/// What a result means, and what to do about it, in a few words. Any number will do; the text is
+/// constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn mz_strerror(result: c_int) -> *const c_char {
     answer::message(result)

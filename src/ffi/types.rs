@@ -27,47 +27,57 @@ pub const MZ_ANY_CORE: u32 = u32::MAX;
 pub enum MzErr {
     /// An argument is outside its documented range: correct the call.
     InvalidArgument = -10,
-    /// The call does not fit the present state, or the handle is not open.
+    /// The call does not fit the present state: something is not open, still running or over. Let
+    /// it end, or open it, and call again.
     BadState = -11,
-    /// The memory or array given is too small: give more.
+    /// The memory or array given is too small: give as much as the size query or the count says.
     MemoryTooSmall = -12,
     /// A maximum of the library is exceeded: use a smaller model, context or configuration.
     LimitExceeded = -13,
     /// A shared buffer could not be allocated: evict more, then try again.
     OutOfMemory = -20,
-    /// The RAM swap has no segment left.
+    /// The RAM swap has no segment left: give chunks a swap file to go to, or a larger
+    /// mz_config.segment_bytes.
     SwapFull = -21,
     /// Leases are out, and the call needs the units: release them first.
     Leased = -22,
-    /// A callback failed; mz_error.value is its own number.
+    /// A callback failed; mz_error.value is its own number. Nothing is lost by it: look after what
+    /// the callback stands for, and try again.
     Io = -30,
-    /// A file ended before the bytes that were promised: it was truncated or replaced.
+    /// A file ended before the bytes that were promised: it was truncated or replaced. Put it back,
+    /// and open it again.
     ShortRead = -31,
     /// The storage is full: free space, or evict to RAM only.
     NoSpace = -32,
-    /// A sync failed; what was written since the last good one counts as lost.
+    /// A sync failed: what was written since the last good one counts as lost, and nothing more is
+    /// written. mz_restore what can be read, and open anew with a swap file on sound storage.
     SyncFailed = -33,
-    /// The storage was poisoned by an earlier failed sync: open it from scratch.
+    /// An earlier sync failed, so the storage takes no more writes. Reads still work, and what is
+    /// in memory or in the RAM swap is not touched: go on without the swap file (evictions pack to
+    /// RAM), and close and open anew with one on sound storage when the context may go.
     Poisoned = -34,
-    /// Stored bytes are damaged. mz_lost names the token from which to compute again.
+    /// Stored bytes are damaged. Of a context, mz_lost names the token from which to compute again;
+    /// a file that was given has to be got anew.
     Corrupt = -40,
-    /// The data ends before the field that mz_error.what names.
+    /// The data ends before the field that mz_error.what names: get all of it.
     Truncated = -41,
-    /// This is not a file of the expected kind.
+    /// This is not a file of the expected kind: name the right one.
     BadMagic = -42,
-    /// A value, flag or field that this version does not know.
+    /// A value, flag or field that this version does not know: leave it 0, or use a version, or an
+    /// archive with more features, that knows it.
     Unsupported = -43,
-    /// The data is sound but belongs to another model or configuration.
+    /// The data is sound but belongs to another model or configuration: give what belongs here.
     Mismatch = -44,
     /// An eviction or a cancellation came first: begin the pass again.
     Cancelled = -50,
-    /// The deadline passed first.
+    /// The deadline passed first: what was done until then holds; give more time for the rest.
     DeadlinePassed = -51,
-    /// There is no accelerator library, or no device that fits.
+    /// There is no accelerator library, or no device that fits: use the processor, or name another.
     NoDevice = -60,
-    /// The accelerator's driver refused or failed; mz_error.value is its own number.
+    /// The accelerator's driver refused or failed; mz_error.value is its own number. If it lacked
+    /// memory, evict and try again; otherwise use the processor.
     DeviceFailed = -61,
-    /// The driver's compiler failed.
+    /// The driver's compiler failed: use the processor, or another driver.
     BuildFailed = -62,
     /// The accelerator was lost while it computed: close everything on it and open it again.
     DeviceLost = -63,
@@ -125,7 +135,7 @@ pub enum MzPath {
     Flash = 2,
 }
 
-/// Kinds of actions, for mz_poll_roles and mz_worker.
+/// Kinds of actions, for mz_restore_poll_roles and mz_worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum MzRole {
@@ -234,7 +244,7 @@ pub struct MzConfig {
     /// Bytes of steps, at most 16 MiB.
     pub steps_bytes: u64,
     /// Worker threads, which mz_ports.threads starts. NULL: none, and callers execute every action
-    /// themselves, in mz_poll and in calls that wait. Read during the call only.
+    /// themselves, in mz_restore_poll and in calls that wait. Read during the call only.
     pub workers: *const MzWorker,
     /// Elements of workers, at most 32.
     pub worker_count: u32,

@@ -204,10 +204,10 @@ static void evict_all(void)
 static void pack_and_unpack(uint32_t codec)
 {
     open_manager(codec);
-    must("pass", mz_pass_begin(handle, TOKENS));
+    must("pass", mz_restore_begin(handle, TOKENS));
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         write_layer(layer);
-    must("commit", mz_commit(handle, TOKENS));
+    must("commit", mz_restore_end(handle, TOKENS));
     for (int round = 0; round < 2; round++) {
         evict_all();
         must("restore", mz_restore(handle));

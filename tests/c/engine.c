@@ -187,10 +187,10 @@ static int pass(mz_handle *handle, uint32_t token, uint32_t place, float *stream
 {
     for (uint32_t index = 0; index < DIM; index++)
         stream[index] = 8.0f * weight(token * DIM + index);
-    int result = mz_pass_begin(handle, place + 1);
+    int result = mz_restore_begin(handle, place + 1);
     for (uint32_t layer = 0; result == MZ_OK && layer < LAYERS; layer++)
         result = compute(handle, layer, place, stream);
-    return result == MZ_OK ? mz_commit(handle, place + 1) : result;
+    return result == MZ_OK ? mz_restore_end(handle, place + 1) : result;
 }
 
 // Appends a token and says which one follows.

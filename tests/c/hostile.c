@@ -133,10 +133,10 @@ static void use_wrongly(struct open *open)
     expect("no room", mz_wait_kv(handle, 0, NULL, &count), MZ_ERR_INVALID_ARGUMENT);
     expect("endless room", (count = UINT32_MAX, mz_wait_kv(handle, 0, &span, &count)), MZ_OK);
     expect("no tail", mz_kv_tail(handle, 0, 0, &span), MZ_ERR_INVALID_ARGUMENT);
-    expect("vast context", mz_pass_begin(handle, UINT32_MAX), MZ_ERR_LIMIT_EXCEEDED);
+    expect("vast context", mz_restore_begin(handle, UINT32_MAX), MZ_ERR_LIMIT_EXCEEDED);
     expect("close", mz_close(handle), MZ_OK);
     expect("double close", mz_close(handle), MZ_ERR_BAD_STATE);
-    expect("use after close", mz_pass_begin(handle, 1), MZ_ERR_BAD_STATE);
+    expect("use after close", mz_restore_begin(handle, 1), MZ_ERR_BAD_STATE);
     expect("close ports", mz_ports_close(&open->ports, NULL), MZ_OK);
     expect("double close of ports", mz_ports_close(&open->ports, NULL), MZ_ERR_BAD_STATE);
     expect("closed ports", mz_open(&open->config, &open->ports, open->memory, open->bytes, &handle,

@@ -83,7 +83,7 @@ static void check_weights(uint32_t unit)
 // One pass of compute over all layers: writes the context, or only looks at it.
 static void pass(int writes)
 {
-    must("pass", mz_pass_begin(handle, TOKENS));
+    must("pass", mz_restore_begin(handle, TOKENS));
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         check_weights(layer);
         if (writes)
@@ -91,7 +91,7 @@ static void pass(int writes)
         check_layer(layer);
     }
     check_weights(LAYERS);
-    must("commit", mz_commit(handle, TOKENS));
+    must("commit", mz_restore_end(handle, TOKENS));
 }
 
 #endif

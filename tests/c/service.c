@@ -1,6 +1,6 @@
 // A small service on libmzcache.a, as a vendor's engineer would write it: files through pread and
 // pwrite, buffers from the C library, no threads. It writes a context of known values, gives all
-// memory back, restores it by mz_poll and checks every byte.
+// memory back, restores it by mz_restore_poll and checks every byte.
 //
 //   service FOLDER      prints "ok", or what went wrong
 
@@ -174,9 +174,9 @@ static void evict_to_zero(const size_t *live_bytes)
 static void restore_by_polling(void)
 {
     mz_stats stats = {.struct_bytes = sizeof stats};
-    must("pass", mz_pass_begin(handle, TOKENS));
+    must("pass", mz_restore_begin(handle, TOKENS));
     int actions = 0;
-    while (must("poll", mz_poll(handle)) > 0)
+    while (must("poll", mz_restore_poll(handle)) > 0)
         actions++;
     must("stats", mz_stats_get(handle, &stats));
     check("all is back", actions > 0 && stats.units_missing == 0 && stats.tokens == TOKENS);

@@ -7,6 +7,7 @@
 #![cfg(target_os = "linux")]
 
 mod cross;
+mod functions;
 mod install;
 mod native;
 mod oracle;

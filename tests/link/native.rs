@@ -1,5 +1,6 @@
 //! On this machine.
 
+use crate::functions::functions;
 use crate::install::{INFER, installed};
 use crate::oracle::{COUNT, Oracle, oracle};
 use crate::tools::{Folder, ROOT, command, has, run, run_with};
@@ -107,7 +108,7 @@ fn a_shared_object_exports_the_header() {
     let (library, object) = (prefix.join("lib"), folder.path("libmzcache.so"));
     let map = format!("-Wl,--version-script={}/mzcache.map", library.display());
     let archive = format!("{}/libmzcache.a", library.display());
-    let mut functions = crate::sizes::functions("infer");
+    let mut functions = functions("infer");
     let roots: Vec<_> = functions.iter().map(|name| format!("-Wl,-u,{name}")).collect();
     let mut arguments = vec!["-shared", "-o", &object, "-Wl,--gc-sections", &map];
     arguments.extend(roots.iter().map(String::as_str));

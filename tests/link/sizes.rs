@@ -7,6 +7,7 @@
 //!   MZ_SIZES=write cargo test --test link sizes
 
 use crate::cross;
+use crate::functions::functions;
 use crate::install::{Kind, installed};
 use crate::tools::{Folder, ROOT, command, run};
 use std::fmt::Write;
@@ -32,19 +33,6 @@ const CROSS: [Kind; 3] = [
     kind("aarch64-linux-android", "infer", "release"),
     kind("aarch64-unknown-linux-gnu", "infer", "release"),
 ];
-
-/// Functions of the header that an archive with these features has.
-pub fn functions(features: &str) -> Vec<String> {
-    let header = fs::read_to_string(format!("{ROOT}/linker/mzcache.h")).unwrap();
-    let declared = header.lines().filter(|line| !line.starts_with([' ', '/', '#', '}', 't']));
-    let names = declared.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
-    let hosted = ["mz_ports_", "mz_linux_", "mz_model_", "mz_restore_"];
-    let is_there = |name: &&str| {
-        name.starts_with("mz_")
-            && (features != "bare" || !hosted.iter().any(|start| name.starts_with(start)))
-    };
-    names.filter(is_there).map(str::to_owned).collect()
-}
 
 /// Code, tables, data, bss of one linked object, and the archive's size.
 fn measure(kind: Kind) -> [u64; 5] {

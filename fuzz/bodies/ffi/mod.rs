@@ -18,9 +18,9 @@ use mzcache::ffi::leases::{
 };
 use mzcache::ffi::types::{MzCodec, MzConfig, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats};
 use mzcache::ffi::{
-    mz_add_query_energy, mz_cancel, mz_close, mz_commit, mz_evict, mz_last_error, mz_lost, mz_open,
-    mz_pass_begin, mz_poll, mz_poll_roles, mz_repin, mz_required_bytes, mz_restore, mz_stats_get,
-    mz_steps, mz_strerror, mz_truncate,
+    mz_add_query_energy, mz_close, mz_evict, mz_last_error, mz_lost, mz_open, mz_repin,
+    mz_required_bytes, mz_restore, mz_restore_begin, mz_restore_cancel, mz_restore_end,
+    mz_restore_poll, mz_restore_poll_roles, mz_stats_get, mz_steps, mz_strerror, mz_truncate,
 };
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::zeroed;
@@ -154,9 +154,9 @@ impl Program {
         // is to a live value or made to be refused.
         let result = unsafe {
             match call {
-                0 => mz_pass_begin(handle, reader.pick(&NUMBERS)),
-                1 => mz_poll(handle),
-                2 => mz_poll_roles(handle, reader.byte().into()),
+                0 => mz_restore_begin(handle, reader.pick(&NUMBERS)),
+                1 => mz_restore_poll(handle),
+                2 => mz_restore_poll_roles(handle, reader.byte().into()),
                 3 => self.wait_weights(handle, reader),
                 4 => mz_release_weights(handle, reader.pick(&NUMBERS)),
                 5 => self.wait_kv(handle, reader),
@@ -166,7 +166,7 @@ impl Program {
                 10 => mz_release_all(handle),
                 11 => self.commit(handle, reader.pick(&NUMBERS)),
                 12 => mz_restore(handle),
-                13 => mz_cancel(handle),
+                13 => mz_restore_cancel(handle),
                 14 | 15 => evict(handle, reader),
                 16 => mz_truncate(handle, reader.pick(&NUMBERS)),
                 17 => mz_lost(handle, &mut 0),
@@ -298,7 +298,7 @@ impl Program {
     /// As for `wait_weights`.
     unsafe fn commit(&mut self, handle: *mut MzHandle, tokens: u32) -> c_int {
         // SAFETY: the caller's promise.
-        let result = unsafe { mz_commit(handle, tokens) };
+        let result = unsafe { mz_restore_end(handle, tokens) };
         self.committed |= result == 0 && tokens > 0;
         result
     }

@@ -29,9 +29,9 @@ fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
     // SAFETY: the handle is one of those that the functions must refuse, all else lives.
     unsafe {
         vec![
-            mz_pass_begin(handle, 1),
-            mz_poll(handle),
-            mz_poll_roles(handle, 7),
+            mz_restore_begin(handle, 1),
+            mz_restore_poll(handle),
+            mz_restore_poll_roles(handle, 7),
             mz_wait_weights(handle, 0, &mut span),
             mz_release_weights(handle, 0),
             mz_wait_kv(handle, 0, &mut span, &mut count),
@@ -41,9 +41,9 @@ fn all_calls(handle: *mut MzHandle) -> Vec<c_int> {
             mz_kv_tail(handle, 0, 0, &mut span),
             mz_release_tail(handle, 0, 0),
             mz_release_all(handle),
-            mz_commit(handle, 0),
+            mz_restore_end(handle, 0),
             mz_restore(handle),
-            mz_cancel(handle),
+            mz_restore_cancel(handle),
             mz_evict(handle, 1, 0, &mut report),
             mz_truncate(handle, 0),
             mz_lost(handle, &mut token),
@@ -202,11 +202,11 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(world.release_tail(0, u32::MAX), INVALID);
     assert_eq!(world.release_kv(0, u32::MAX), INVALID);
     assert_eq!(world.release_kv(0, 65536), INVALID);
-    assert_eq!(world.call_with(mz_pass_begin, CONTEXT_MAX + 1), LIMIT);
-    assert_eq!(world.call_with(mz_pass_begin, u32::MAX), LIMIT);
-    assert_eq!(world.call_with(mz_pass_begin, TOKENS - 1), INVALID);
-    assert_eq!(world.call_with(mz_commit, TOKENS - 1), INVALID);
-    assert_eq!(world.call_with(mz_commit, u32::MAX), INVALID);
+    assert_eq!(world.call_with(mz_restore_begin, CONTEXT_MAX + 1), LIMIT);
+    assert_eq!(world.call_with(mz_restore_begin, u32::MAX), LIMIT);
+    assert_eq!(world.call_with(mz_restore_begin, TOKENS - 1), INVALID);
+    assert_eq!(world.call_with(mz_restore_end, TOKENS - 1), INVALID);
+    assert_eq!(world.call_with(mz_restore_end, u32::MAX), INVALID);
     assert_eq!(world.call_with(mz_truncate, TOKENS + 1), INVALID);
     assert_eq!(world.last().code, INVALID);
     world.check_all();
@@ -219,8 +219,8 @@ fn waiting_for_what_nobody_restores_is_an_error() {
     assert_eq!(world.weights(0).unwrap_err(), CANCELLED);
     assert_eq!(world.kv(0, 8).unwrap_err(), (CANCELLED, CHUNKS));
     assert_eq!(world.tail(0, TOKENS).unwrap_err(), CANCELLED);
-    assert_eq!(world.call(mz_poll), 0);
-    assert_eq!(world.call(mz_cancel), BAD_STATE);
+    assert_eq!(world.call(mz_restore_poll), 0);
+    assert_eq!(world.call(mz_restore_cancel), BAD_STATE);
     world.check_all();
 }
 
@@ -231,7 +231,7 @@ fn every_result_has_a_text_and_every_failure_its_details() {
         unsafe { CStr::from_ptr(mz_strerror(result)) }.to_str().unwrap()
     };
     for code in Code::ALL {
-        assert_eq!(text(-(code as i32)), code.message());
+        assert_eq!(text(-(code as i32)), std::format!("{}: {}", code.message(), code.advice()));
         assert_eq!(Code::from_number(code as i32), Some(code));
     }
     assert_eq!((text(0), text(1)), ("ok", "ok"));

@@ -37,7 +37,7 @@ fn a_lease_ends_once() {
 #[test]
 fn a_lease_for_writing_is_not_ended_as_one_for_reading() {
     let world = World::open();
-    assert_eq!(world.call_with(mz_pass_begin, 10), MZ_OK);
+    assert_eq!(world.call_with(mz_restore_begin, 10), MZ_OK);
     world.tail(0, 9).unwrap();
     assert_eq!(world.release_kv(0, 1), BAD_STATE);
     world.kv(0, 1).unwrap();
@@ -135,11 +135,11 @@ fn leases_keep_units_and_the_handle() {
 #[test]
 fn an_eviction_between_lease_and_commit_cancels_the_pass() {
     let world = World::filled();
-    assert_eq!(world.call_with(mz_pass_begin, TOKENS + 300), MZ_OK);
+    assert_eq!(world.call_with(mz_restore_begin, TOKENS + 300), MZ_OK);
     assert_eq!(world.weights(0).unwrap().index, 0);
     assert_eq!(world.call(mz_release_all), MZ_OK);
     world.evict();
-    assert_eq!(world.call_with(mz_commit, TOKENS + 300), err(MzErr::Cancelled));
+    assert_eq!(world.call_with(mz_restore_end, TOKENS + 300), err(MzErr::Cancelled));
     world.check_all();
 }
 
@@ -154,7 +154,7 @@ unsafe impl Sync for Shared {}
 impl Shared {
     fn poll(&self) -> c_int {
         // SAFETY: the world outlives its threads.
-        unsafe { mz_poll(self.0) }
+        unsafe { mz_restore_poll(self.0) }
     }
 
     fn evict(&self, bytes: u64) -> c_int {
@@ -170,13 +170,13 @@ fn spare_threads_do_what_their_roles_allow_and_no_more() {
     let world = World::filled();
     world.evict();
     for unknown in [8, 15, 256, u32::MAX] {
-        assert_eq!(world.call_with(mz_poll_roles, unknown), err(MzErr::Unsupported));
+        assert_eq!(world.call_with(mz_restore_poll_roles, unknown), err(MzErr::Unsupported));
     }
     assert_eq!(world.last().code, err(MzErr::Unsupported));
-    assert_eq!(world.call_with(mz_pass_begin, TOKENS), MZ_OK);
+    assert_eq!(world.call_with(mz_restore_begin, TOKENS), MZ_OK);
     let poll = |roles| {
         let mut count = 0;
-        while world.call_with(mz_poll_roles, roles) == 1 {
+        while world.call_with(mz_restore_poll_roles, roles) == 1 {
             count += 1;
         }
         count
@@ -230,14 +230,14 @@ fn spare_threads_poll_while_one_computes_and_one_evicts() {
 
 fn one_pass(world: &World) -> Result<(), c_int> {
     let ok = |result| if result == MZ_OK { Ok(()) } else { Err(result) };
-    ok(world.call_with(mz_pass_begin, TOKENS))?;
+    ok(world.call_with(mz_restore_begin, TOKENS))?;
     for layer in 0..LAYERS {
         world.weights(layer)?;
         world.kv(layer, 8).map_err(|(error, _)| error)?;
         ok(world.release_kv(layer, CHUNKS))?;
         ok(world.call_with(mz_release_weights, layer))?;
     }
-    ok(world.call_with(mz_commit, TOKENS))
+    ok(world.call_with(mz_restore_end, TOKENS))
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_handle_is_not_closed_under_a_running_call() {
     let world = World::filled();
     world.evict();
     let shared = Shared(world.handle);
-    assert_eq!(world.call_with(mz_pass_begin, TOKENS), MZ_OK);
+    assert_eq!(world.call_with(mz_restore_begin, TOKENS), MZ_OK);
     thread::scope(|scope| {
         let door = world.model.door.lock().unwrap();
         let before = *world.model.readers.lock().unwrap();

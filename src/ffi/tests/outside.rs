@@ -200,7 +200,7 @@ fn a_waiting_call_parks_until_the_one_that_works_is_done() {
     world.weights(0).unwrap();
     world.weights(1).unwrap();
     world.evict();
-    assert_eq!(world.call_with(mz_pass_begin, TOKENS), MZ_OK);
+    assert_eq!(world.call_with(mz_restore_begin, TOKENS), MZ_OK);
     let handle = world.handle.expose_provenance();
     let waits = || WAITS.load(Ordering::Relaxed);
     std::thread::scope(|scope| {

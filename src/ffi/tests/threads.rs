@@ -181,7 +181,7 @@ fn workers_evict_and_restore_and_are_joined_at_close() {
         // SAFETY: as above.
         let evicted = unsafe { mz_evict(staff.world.handle, u64::MAX, 0, &mut report) };
         assert_eq!((evicted, report.error, report.measured_bytes), (MZ_OK, MZ_OK, 1000));
-        assert_eq!(staff.world.call_with(mz_pass_begin, TOKENS), MZ_OK);
+        assert_eq!(staff.world.call_with(mz_restore_begin, TOKENS), MZ_OK);
         staff.world.check_all();
         let stats = stats(&staff.world);
         let (pinned, unpinned) = (stats.workers_pinned, stats.workers_unpinned);
@@ -251,7 +251,7 @@ fn a_log_hears_as_much_as_it_asked_for() {
     let mut staff = staff(Company::default());
     staff.log.level = 0;
     assert_eq!(staff.open().0, MZ_OK);
-    assert_eq!(staff.world.call(mz_cancel), err(MzErr::BadState));
+    assert_eq!(staff.world.call(mz_restore_cancel), err(MzErr::BadState));
     assert_eq!(staff.world.release_kv(9, 0), err(MzErr::InvalidArgument));
     let entries = staff.company.entries.lock().unwrap().clone();
     let expected = [(1, "a call failed".into(), -11, 0), (1, "a call failed".into(), -10, 9)];

@@ -287,7 +287,7 @@ impl World {
     }
 
     pub fn fill(&self) {
-        assert_eq!(self.call_with(mz_pass_begin, TOKENS), MZ_OK);
+        assert_eq!(self.call_with(mz_restore_begin, TOKENS), MZ_OK);
         for (layer, token) in all_tokens() {
             let span = self.tail(layer, token).unwrap();
             let values = span.data.cast::<u16>();
@@ -297,7 +297,7 @@ impl World {
             }
             assert_eq!(self.release_tail(layer, token), MZ_OK);
         }
-        assert_eq!(self.call_with(mz_commit, TOKENS), MZ_OK);
+        assert_eq!(self.call_with(mz_restore_end, TOKENS), MZ_OK);
     }
 
     /// Calls a function with the handle.

@@ -206,6 +206,18 @@ typedef enum mz_backend {
     MZ_BACKEND_AUTO = 2,
 } mz_backend;
 
+// How host and accelerator come to the same bytes.
+typedef enum mz_sharing {
+    // The closest that suits the device: one of those below.
+    MZ_SHARING_BEST = 0,
+    // Fine-grain shared virtual memory: both touch it at any time.
+    MZ_SHARING_FINE = 1,
+    // Coarse-grain shared virtual memory: they take turns.
+    MZ_SHARING_COARSE = 2,
+    // Buffers of the device: bytes are copied, and kernels find chunks by offset.
+    MZ_SHARING_BUFFERS = 3,
+} mz_sharing;
+
 // An open memory manager. It lies in the memory given to mz_open. Calls may come from any thread.
 typedef struct mz_handle mz_handle;
 
@@ -344,9 +356,10 @@ typedef struct mz_storage {
 typedef struct mz_region {
     // sizeof(struct mz_region), set by the library.
     uint32_t struct_bytes;
-    // One of mz_use, set by the library.
+    // One of mz_use, set by the library in allocate and release; 0 elsewhere.
     uint32_t purpose;
-    // First byte, a multiple of 4096; set by the port.
+    // First byte, a multiple of 4096; set by the port. Where mz_memory.begin_host says where the
+    // host finds it, any such number but NULL.
     void *start;
     // Bytes: as asked for by the library; a port that gave more says how many.
     size_t bytes;
@@ -354,8 +367,26 @@ typedef struct mz_region {
     uint64_t token;
 } mz_region;
 
+// A unit leased for an accelerator: as kernels name it until the lease ends.
+typedef struct mz_device_span {
+    // sizeof(struct mz_device_span). In an array as in mz_span.
+    uint32_t struct_bytes;
+    // The layer of weights, or the chunk's place in the context.
+    uint32_t index;
+    // The address that host and accelerator share; 0 where they share none.
+    uint64_t address;
+    // First byte in the buffer; 0 where there is none.
+    uint64_t offset;
+    // The accelerator's own buffer where there is no shared address, such as a cl_mem; else NULL.
+    // All KV chunks lie in one.
+    void *buffer;
+    // Bytes.
+    size_t bytes;
+} mz_device_span;
+
 // Shared buffers, as callbacks: memory that the CPU and the accelerator both address. Rules and
-// results as for mz_storage.
+// results as for mz_storage. Where both see all regions at all times, allocate and release are
+// enough; the callbacks behind them are for accelerators that take turns with the host.
 typedef struct mz_memory {
     // sizeof(struct mz_memory).
     uint32_t struct_bytes;
@@ -368,6 +399,43 @@ typedef struct mz_memory {
     int64_t (*allocate)(void *context, struct mz_region *region);
     // Gives the region's pages back to the system. Each region is released once.
     void (*release)(void *context, const struct mz_region *region);
+    // Makes a fresh region hold zeros and returns 0. NULL: they do when they come.
+    int64_t (*zero)(void *context, const struct mz_region *region);
+    // The host will read and write the region until end: sets *start to the address where it finds
+    // it until then, a multiple of 4096, and returns 0. MZ_ERR_LEASED while the accelerator uses
+    // it. NULL: always at region->start. Any number of users of one side may be in at a time, and
+    // the port hands the region over when the other side's first one begins.
+    int64_t (*begin_host)(void *context, const struct mz_region *region, void **start);
+    // The host will write all of a range of a fresh region, which nobody else has, and reads
+    // nothing that it did not write: sets *start to where, a multiple of 4096, and *token to the
+    // port's own name for it, and returns 0. Here or not at all with end_fill. NULL: begin_host
+    // and end serve.
+    int64_t (*begin_fill)(void *context,
+                          const struct mz_region *region,
+                          size_t offset,
+                          size_t bytes,
+                          void **start,
+                          uint64_t *token);
+    // That range is filled, or, where is_filled is 0, given up with anything in it. Returns 0;
+    // whatever it answers, the use is over.
+    int64_t (*end_fill)(void *context,
+                        const struct mz_region *region,
+                        size_t offset,
+                        size_t bytes,
+                        void *start,
+                        uint64_t token,
+                        uint32_t is_filled);
+    // The accelerator's commands will use the region until end: fills in address, or buffer and
+    // offset, and returns 0. MZ_ERR_LEASED while the host uses it. NULL: the accelerator finds it
+    // at region->start at all times.
+    int64_t (*begin_device)(void *context,
+                            const struct mz_region *region,
+                            struct mz_device_span *device);
+    // One user of begin_host or begin_device is done. NULL: there is nothing to do.
+    void (*end)(void *context, const struct mz_region *region);
+    // Gives back to the system what the port keeps of released regions for the next ones. May be
+    // NULL.
+    void (*trim)(void *context);
 } mz_memory;
 
 // Time, as a callback.
@@ -471,7 +539,8 @@ typedef struct mz_ports {
     const struct mz_meter *meter;
     // Who hears what happens; may be NULL.
     const struct mz_log *log;
-    // Set by mz_ports_linux, for mz_ports_close. NULL in tables of the caller's own.
+    // Set by mz_ports_linux and mz_ports_opencl, for mz_ports_close. NULL in tables of the
+    // caller's own.
     struct mz_owner *owner;
 } mz_ports;
 
@@ -621,6 +690,53 @@ typedef int (*mz_heard)(void *context, uint32_t token);
 // 0. It may call functions of the model's handle.
 typedef int64_t (*mz_choose)(void *context, const float *logits, uint32_t vocabulary);
 
+// What the library's own ports for an engine on an accelerator are made for.
+typedef struct mz_opencl_config {
+    // sizeof(struct mz_opencl_config).
+    uint32_t struct_bytes;
+    // Must be 0.
+    uint32_t flags;
+    // As mz_linux_config.model_path.
+    const char *model_path;
+    // As mz_linux_config.swap_path.
+    const char *swap_path;
+    // What mz_open will be called with: it says how many units there are. Handles on the same
+    // ports share this room. Read during the call only.
+    const struct mz_config *manager;
+    // The OpenCL library; NULL: looked for where systems have it.
+    const char *library;
+    // Part of a device's name, platform or vendor; NULL: the best one.
+    const char *device;
+    // One of mz_sharing; MZ_ERR_UNSUPPORTED where the device has not got it.
+    uint32_t sharing;
+    // Must be 0.
+    uint32_t reserved;
+    // Released shared memory that is kept for the next buffer of its size, for drivers that
+    // allocate slowly; it counts as given back. Default 0.
+    uint64_t spare_bytes;
+    // Pinned memory of the host through which buffers of the device are filled. Default: for a
+    // dozen workers, 96 MiB. MZ_SHARING_BUFFERS alone needs it.
+    uint64_t staging_bytes;
+} mz_opencl_config;
+
+// The opened device in OpenCL's own names, for kernels of the caller's own. They are good until
+// mz_ports_close; retain what is needed longer.
+typedef struct mz_opencl_info {
+    // sizeof(struct mz_opencl_info).
+    uint32_t struct_bytes;
+    // The mz_sharing that was taken, never MZ_SHARING_BEST.
+    uint32_t sharing;
+    // The cl_platform_id.
+    void *platform;
+    // The cl_device_id.
+    void *device;
+    // The cl_context.
+    void *context;
+    // The cl_command_queue, in order, by which buffers are handed over. Kernels go here; those on
+    // another queue must wait for what was enqueued here before them.
+    void *queue;
+} mz_opencl_info;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -730,7 +846,8 @@ const char *mz_version(void);
 // bringing it back.
 int mz_wait_weights(struct mz_handle *handle, uint32_t layer, struct mz_span *span);
 
-// Ends one lease of a weight unit. MZ_ERR_BAD_STATE when there is none.
+// Ends one lease of a weight unit, by mz_wait_weights or mz_wait_weights_device.
+// MZ_ERR_BAD_STATE when there is none.
 int mz_release_weights(struct mz_handle *handle, uint32_t layer);
 
 // Waits until all chunks of a layer are in memory and leases them, in the order of the context:
@@ -745,7 +862,8 @@ int mz_wait_kv(struct mz_handle *handle, uint32_t layer, struct mz_span *spans, 
 // walk it. *count is the room in the table, and becomes the number of chunks.
 int mz_wait_kv_table(struct mz_handle *handle, uint32_t layer, void **table, uint32_t *count);
 
-// Ends one lease of each of a layer's first chunks, as many as mz_wait_kv said.
+// Ends one lease of each of a layer's first chunks, as many as mz_wait_kv or mz_wait_kv_device
+// said.
 // MZ_ERR_BAD_STATE when one of them is not leased; then nothing happens.
 int mz_release_kv(struct mz_handle *handle, uint32_t layer, uint32_t count);
 
@@ -754,11 +872,33 @@ int mz_release_kv(struct mz_handle *handle, uint32_t layer, uint32_t count);
 // mz_wait_kv gives the same memory. MZ_ERR_LEASED while mz_wait_kv's leases of it are out.
 int mz_kv_tail(struct mz_handle *handle, uint32_t layer, uint32_t token, struct mz_span *span);
 
-// Ends one lease by mz_kv_tail, with the same arguments. MZ_ERR_BAD_STATE when there is none.
+// Ends one lease by mz_kv_tail or mz_kv_tail_device, with the same arguments. MZ_ERR_BAD_STATE
+// when there is none.
 int mz_release_tail(struct mz_handle *handle, uint32_t layer, uint32_t token);
 
 // Ends all leases, of all threads; for a pass that is given up.
 int mz_release_all(struct mz_handle *handle);
+
+// As mz_wait_weights, for commands of an accelerator: the unit stays until mz_release_weights,
+// which may come once they have *run*, not when they are enqueued. Waits while worker threads use
+// a unit that host and accelerator cannot see at once. MZ_ERR_LEASED while the caller's own leases
+// of the unit for the host are out, and the other way round.
+int mz_wait_weights_device(struct mz_handle *handle, uint32_t layer, struct mz_device_span *span);
+
+// As mz_wait_kv, for commands of an accelerator that read the chunks: they stay until
+// mz_release_kv, which may come once the commands have run. Leases of the two sides exclude each
+// other as in mz_wait_weights_device.
+int mz_wait_kv_device(struct mz_handle *handle,
+                      uint32_t layer,
+                      struct mz_device_span *spans,
+                      uint32_t *count);
+
+// As mz_kv_tail, for commands of an accelerator that write the K and V of new tokens:
+// mz_release_tail may come once they have run, and mz_wait_kv_device gives the same memory.
+int mz_kv_tail_device(struct mz_handle *handle,
+                      uint32_t layer,
+                      uint32_t token,
+                      struct mz_device_span *span);
 
 // How much memory mz_ports_linux needs, at any alignment. In archives with the feature host.
 int mz_ports_linux_required_bytes(size_t *bytes, struct mz_error *error);
@@ -845,6 +985,25 @@ int mz_restore_sample(struct mz_model *model,
 
 // Tokens in the model's context, which *tokens becomes.
 int mz_model_tokens(struct mz_model *model, uint32_t *tokens);
+
+// How much memory mz_ports_opencl needs for this configuration, at any alignment. In archives with
+// the feature opencl.
+int mz_ports_opencl_required_bytes(const struct mz_opencl_config *config,
+                                   size_t *bytes,
+                                   struct mz_error *error);
+
+// Opens the library's own ports for an engine of the caller's own on an accelerator, as
+// mz_ports_linux does, but with shared buffers of OpenCL; and says what OpenCL calls the opened
+// device, so that the caller's kernels run on these buffers: mz_wait_weights_device,
+// mz_wait_kv_device and mz_kv_tail_device lease them. MZ_ERR_NO_DEVICE where there is no OpenCL
+// library, or no such device. mz_ports_close closes the device with the files. In archives with
+// the feature opencl.
+int mz_ports_opencl(const struct mz_opencl_config *config,
+                    void *memory,
+                    size_t bytes,
+                    struct mz_ports *ports,
+                    struct mz_opencl_info *opencl,
+                    struct mz_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,10 +1,11 @@
 //! Sessions of C that compute through OpenCL.
 
+use super::opencl;
 use super::ports::LogPort;
 use super::raw;
 use super::tables::{MzBackend, MzModelConfig};
 use crate::arena::{Arena, Sizer};
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::infer::opencl::{Accelerator, ClOptions};
 use crate::infer::{Model, Session, SessionConfig, SessionPorts};
 use crate::port::opencl::{Api, BuildLog, Choice, ProgramCache};
@@ -28,19 +29,12 @@ pub(super) struct Wanted<'a> {
 /// Texts of the table are texts, and nobody changes them during the call.
 pub(super) unsafe fn wanted(table: &MzModelConfig) -> Result<Wanted<'_>> {
     // SAFETY: the caller's promise.
-    let [library, device, cache] = unsafe {
-        [
+    let (library, device, cache) = unsafe {
+        (
             raw::optional_text(table.opencl_library, "mz_model_config.opencl_library")?,
-            raw::optional_text(table.opencl_device, "mz_model_config.opencl_device")?,
+            opencl::choice(table.opencl_device, "mz_model_config.opencl_device")?,
             raw::optional_text(table.opencl_cache, "mz_model_config.opencl_cache")?,
-        ]
-    };
-    let device = match device.map(CStr::to_str) {
-        None => Choice::Best,
-        Some(Ok(name)) => Choice::Named(name),
-        Some(Err(_)) => {
-            return Err(Error::new(Code::InvalidArgument, "mz_model_config.opencl_device"));
-        }
+        )
     };
     let falls_back = table.backend == MzBackend::Auto as u32;
     Ok(Wanted { library, device, cache, falls_back })

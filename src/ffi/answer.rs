@@ -1,11 +1,12 @@
 //! What goes out to C: results, filled tables, texts that end with a 0 byte.
 
+use super::holds::OnDevice;
 use super::raw::Table;
-use super::types::{MZ_OK, MzErr, MzError, MzReport, MzSpan, MzStats, MzStop};
+use super::types::{MZ_OK, MzDeviceSpan, MzErr, MzError, MzReport, MzSpan, MzStats, MzStop};
 use crate::error::{Code, Error};
-use crate::port::Region;
+use crate::port::{DeviceRegion, Region};
 use crate::runtime::{Report, Runtime};
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 
 /// A failed call's result.
 pub(super) fn result(error: Error) -> c_int {
@@ -20,6 +21,24 @@ pub(super) fn span(index: u32, region: &Region) -> MzSpan {
         data: region.start.as_ptr().cast(),
         bytes: region.bytes,
         token: region.token,
+    }
+}
+
+/// The accelerator's own buffer of a region, as its library names it.
+pub(super) fn buffer(region: &DeviceRegion) -> *mut c_void {
+    let address = usize::try_from(region.buffer).unwrap_or(0);
+    core::ptr::with_exposed_provenance_mut(address)
+}
+
+/// A unit leased for an accelerator.
+pub(super) fn device_span(index: u32, unit: &OnDevice) -> MzDeviceSpan {
+    MzDeviceSpan {
+        struct_bytes: MzDeviceSpan::own_bytes(),
+        index,
+        address: unit.region.address,
+        offset: unit.region.offset,
+        buffer: buffer(&unit.region),
+        bytes: unit.bytes,
     }
 }
 

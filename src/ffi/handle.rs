@@ -7,7 +7,7 @@
 
 use super::config;
 use super::door::{self, Head, Object, Visit};
-use super::holds::Holds;
+use super::holds::{Holds, Side};
 use super::ports::{Company, LogPort, Owner, Tables};
 use super::raw;
 use super::tables::MzPorts;
@@ -17,7 +17,7 @@ use crate::codec::{RotaryPairs, Steps};
 use crate::error::{Code, Error, Result};
 use crate::limits::{CHUNK_TOKENS, CHUNKS_PER_LAYER_MAX};
 use crate::port::lock::Lock;
-use crate::port::{Park, Ports, Region};
+use crate::port::{Park, Ports};
 use crate::runtime::{self, Config, Report, Runtime};
 use crate::units::{ByteCount, ChunkId, ChunkIndex, Kind, KvShape, LayerIndex, Nanos, TokenCount};
 use core::ffi::c_int;
@@ -283,10 +283,11 @@ impl Handle {
     }
 
     /// Waits at the gate of a weight unit and leases it.
-    pub(super) fn lease_weights(&'static self, layer: u32) -> Result<Region> {
+    pub(super) fn lease_weights<S: Side>(&'static self, layer: u32) -> Result<S::Place> {
         let layer = self.layer_below(layer, self.weight_units)?;
-        let lease = self.runtime.weights(layer)?;
-        self.holds.lock().add_read(layer.index(), || Ok(lease))
+        self.holds.lock().check_side::<S>(layer.index())?;
+        let lease = S::weights(&self.runtime, layer)?;
+        self.holds.lock().add_read::<S>(layer.index(), || Ok(lease))
     }
 
     /// Ends one lease of a weight unit.
@@ -297,12 +298,12 @@ impl Handle {
 
     /// Waits at the gate of a layer's chunks and leases them all, if there is room to say where
     /// they lie. `tell` gets their number, then `put` each one.
-    pub(super) fn lease_kv(
+    pub(super) fn lease_kv<S: Side>(
         &'static self,
         layer: u32,
         room: usize,
         tell: impl FnOnce(u16),
-        mut put: impl FnMut(u16, Region),
+        mut put: impl FnMut(u16, S::Place),
     ) -> Result<()> {
         let layer = self.kv_layer(layer)?;
         let count = self.runtime.chunks();
@@ -314,8 +315,8 @@ impl Handle {
         let mut holds = self.holds.lock();
         for chunk in 0..count {
             let id = ChunkId { layer, chunk: ChunkIndex::new(chunk) };
-            match holds.add_read(self.unit(id), || self.runtime.kv(id)) {
-                Ok(region) => put(chunk, region),
+            match holds.add_read::<S>(self.unit(id), || S::kv(&self.runtime, id)) {
+                Ok(place) => put(chunk, place),
                 Err(error) => {
                     // Those before were leased a moment ago under the same lock.
                     let undone = holds.end_reads(self.chunk_units(layer, chunk));
@@ -346,7 +347,11 @@ impl Handle {
 
     /// Waits at the gate of a layer's chunks and takes the one of a token that is not committed
     /// yet, to write to it.
-    pub(super) fn lease_tail(&'static self, layer: u32, token: u32) -> Result<(u16, Region)> {
+    pub(super) fn lease_tail<S: Side>(
+        &'static self,
+        layer: u32,
+        token: u32,
+    ) -> Result<(u16, S::Place)> {
         let layer = self.kv_layer(layer)?;
         let id = self.chunk_of(layer, token, self.runtime.chunks())?;
         if token < self.runtime.tokens().get() {
@@ -354,8 +359,9 @@ impl Handle {
             return Err(Error::new(Code::InvalidArgument, "token is committed").with(token));
         }
         self.runtime.wait(layer, Kind::Kv)?;
-        let region = self.holds.lock().add_write(self.unit(id), || self.runtime.kv_mut(id))?;
-        Ok((id.chunk.get(), region))
+        let exclusive = || S::kv_mut(&self.runtime, id);
+        let place = self.holds.lock().add_write::<S>(self.unit(id), exclusive)?;
+        Ok((id.chunk.get(), place))
     }
 
     /// Ends one lease of a chunk to write to.

@@ -5,12 +5,12 @@
 
 use super::raw::Table;
 use super::tables::{
-    MzClock, MzLinuxConfig, MzLog, MzMemory, MzMeter, MzModelConfig, MzModelInfo, MzPark, MzPorts,
-    MzRegion, MzStorage, MzThreads,
+    MzClock, MzLinuxConfig, MzLog, MzMemory, MzMeter, MzModelConfig, MzModelInfo, MzOpenClConfig,
+    MzOpenClInfo, MzPark, MzPorts, MzRegion, MzStorage, MzThreads,
 };
 use super::types::{
-    MZ_CHUNK_TOKENS, MZ_IO_ALIGN, MzConfig, MzErr, MzError, MzExtent, MzReport, MzRole, MzSpan,
-    MzStats, MzWorker,
+    MZ_CHUNK_TOKENS, MZ_IO_ALIGN, MzConfig, MzDeviceSpan, MzErr, MzError, MzExtent, MzReport,
+    MzRole, MzSpan, MzStats, MzWorker,
 };
 use crate::error::Code;
 use crate::limits::{CHUNK_TOKENS, IO_ALIGN};
@@ -40,7 +40,8 @@ tables! {
     MzError, "mz_error", size_of::<MzError>();
     MzStorage, "mz_storage", offset_of!(MzStorage, direct);
     MzRegion, "mz_region", size_of::<MzRegion>();
-    MzMemory, "mz_memory", size_of::<MzMemory>();
+    MzDeviceSpan, "mz_device_span", size_of::<MzDeviceSpan>();
+    MzMemory, "mz_memory", offset_of!(MzMemory, zero);
     MzClock, "mz_clock", size_of::<MzClock>();
     MzPark, "mz_park", size_of::<MzPark>();
     MzPorts, "mz_ports", offset_of!(MzPorts, threads);
@@ -48,6 +49,8 @@ tables! {
     MzMeter, "mz_meter", size_of::<MzMeter>();
     MzLog, "mz_log", size_of::<MzLog>();
     MzLinuxConfig, "mz_linux_config", size_of::<MzLinuxConfig>();
+    MzOpenClConfig, "mz_opencl_config", size_of::<MzOpenClConfig>();
+    MzOpenClInfo, "mz_opencl_info", size_of::<MzOpenClInfo>();
     MzModelConfig, "mz_model_config", size_of::<MzModelConfig>();
     MzModelInfo, "mz_model_info", size_of::<MzModelInfo>();
 }
@@ -110,7 +113,9 @@ mod lp64 {
     layout!(MzStorage, 64: struct_bytes 0, flags 4, context 8, read 16, write 24, sync 32,
         discard 40, length 48, direct 56);
     layout!(MzRegion, 32: struct_bytes 0, purpose 4, start 8, bytes 16, token 24);
-    layout!(MzMemory, 32: struct_bytes 0, flags 4, context 8, allocate 16, release 24);
+    layout!(MzMemory, 88: struct_bytes 0, flags 4, context 8, allocate 16, release 24, zero 32,
+        begin_host 40, begin_fill 48, end_fill 56, begin_device 64, end 72, trim 80);
+    layout!(MzDeviceSpan, 40: struct_bytes 0, index 4, address 8, offset 16, buffer 24, bytes 32);
     layout!(MzClock, 24: struct_bytes 0, flags 4, context 8, now 16);
     layout!(MzPark, 32: struct_bytes 0, flags 4, context 8, wait 16, wake 24);
     layout!(MzPorts, 80: struct_bytes 0, flags 4, model 8, swap 16, memory 24, clock 32, park 40,
@@ -119,6 +124,10 @@ mod lp64 {
     layout!(MzMeter, 24: struct_bytes 0, flags 4, context 8, resident 16);
     layout!(MzLog, 24: struct_bytes 0, level 4, context 8, entry 16);
     layout!(MzLinuxConfig, 24: struct_bytes 0, flags 4, model_path 8, swap_path 16);
+    layout!(MzOpenClConfig, 72: struct_bytes 0, flags 4, model_path 8, swap_path 16, manager 24,
+        library 32, device 40, sharing 48, reserved 52, spare_bytes 56, staging_bytes 64);
+    layout!(MzOpenClInfo, 40: struct_bytes 0, sharing 4, platform 8, device 16, context 24,
+        queue 32);
     layout!(MzModelConfig, 80: struct_bytes 0, flags 4, model_path 8, swap_path 16, options 24,
         log 32, compute_threads 40, batch_tokens_max 44, backend 48, reserved 52,
         opencl_library 56, opencl_device 64, opencl_cache 72);

@@ -3,8 +3,9 @@
 //! As in the module above, nothing here but pointers made into values and results into codes.
 
 use super::handle::Handle;
+use super::holds::{Device, Host, OnDevice};
 use super::raw::{self, Place, Tables};
-use super::types::{MZ_OK, MzHandle, MzSpan};
+use super::types::{MZ_OK, MzDeviceSpan, MzHandle, MzSpan};
 use super::{answer, inside};
 use crate::port::Region;
 use core::ffi::{c_int, c_void};
@@ -22,14 +23,15 @@ pub unsafe extern "C" fn mz_wait_weights(
     let body = |handle: &'static Handle| {
         // SAFETY: the caller's promise.
         let place = unsafe { Tables::one(span) }?;
-        place.write(0, &answer::span(layer, &handle.lease_weights(layer)?));
+        place.write(0, &answer::span(layer, &handle.lease_weights::<Host>(layer)?));
         Ok(MZ_OK)
     };
     // SAFETY: the caller's promise.
     unsafe { inside(handle, body) }
 }
 
-/// Ends one lease of a weight unit. MZ_ERR_BAD_STATE when there is none.
+/// Ends one lease of a weight unit, by mz_wait_weights or mz_wait_weights_device.
+/// MZ_ERR_BAD_STATE when there is none.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_release_weights(handle: *mut MzHandle, layer: u32) -> c_int {
@@ -61,7 +63,7 @@ pub unsafe extern "C" fn mz_wait_kv(
         let put = |chunk: u16, region: Region| {
             places.write(usize::from(chunk), &answer::span(u32::from(chunk), &region));
         };
-        handle.lease_kv(layer, places.count(), tell, put).map(|()| MZ_OK)
+        handle.lease_kv::<Host>(layer, places.count(), tell, put).map(|()| MZ_OK)
     };
     // SAFETY: the caller's promise.
     unsafe { inside(handle, body) }
@@ -87,13 +89,14 @@ pub unsafe extern "C" fn mz_wait_kv_table(
         let put = |chunk: u16, region: Region| {
             places.set(usize::from(chunk), region.start.as_ptr().cast());
         };
-        handle.lease_kv(layer, room, tell, put).map(|()| MZ_OK)
+        handle.lease_kv::<Host>(layer, room, tell, put).map(|()| MZ_OK)
     };
     // SAFETY: the caller's promise.
     unsafe { inside(handle, body) }
 }
 
-/// Ends one lease of each of a layer's first chunks, as many as mz_wait_kv said.
+/// Ends one lease of each of a layer's first chunks, as many as mz_wait_kv or mz_wait_kv_device
+/// said.
 /// MZ_ERR_BAD_STATE when one of them is not leased; then nothing happens.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
@@ -116,7 +119,7 @@ pub unsafe extern "C" fn mz_kv_tail(
     let body = |handle: &'static Handle| {
         // SAFETY: the caller's promise.
         let place = unsafe { Tables::one(span) }?;
-        let (chunk, region) = handle.lease_tail(layer, token)?;
+        let (chunk, region) = handle.lease_tail::<Host>(layer, token)?;
         place.write(0, &answer::span(u32::from(chunk), &region));
         Ok(MZ_OK)
     };
@@ -124,7 +127,8 @@ pub unsafe extern "C" fn mz_kv_tail(
     unsafe { inside(handle, body) }
 }
 
-/// Ends one lease by mz_kv_tail, with the same arguments. MZ_ERR_BAD_STATE when there is none.
+/// Ends one lease by mz_kv_tail or mz_kv_tail_device, with the same arguments. MZ_ERR_BAD_STATE
+/// when there is none.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_release_tail(handle: *mut MzHandle, layer: u32, token: u32) -> c_int {
@@ -138,6 +142,75 @@ pub unsafe extern "C" fn mz_release_tail(handle: *mut MzHandle, layer: u32, toke
 pub unsafe extern "C" fn mz_release_all(handle: *mut MzHandle) -> c_int {
     let body = |handle: &'static Handle| {
         handle.release_all();
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// As mz_wait_weights, for commands of an accelerator: the unit stays until mz_release_weights,
+/// which may come once they have *run*, not when they are enqueued. Waits while worker threads use
+/// a unit that host and accelerator cannot see at once. MZ_ERR_LEASED while the caller's own leases
+/// of the unit for the host are out, and the other way round.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_wait_weights_device(
+    handle: *mut MzHandle,
+    layer: u32,
+    span: *mut MzDeviceSpan,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(span) }?;
+        place.write(0, &answer::device_span(layer, &handle.lease_weights::<Device>(layer)?));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// As mz_wait_kv, for commands of an accelerator that read the chunks: they stay until
+/// mz_release_kv, which may come once the commands have run. Leases of the two sides exclude each
+/// other as in mz_wait_weights_device.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_wait_kv_device(
+    handle: *mut MzHandle,
+    layer: u32,
+    spans: *mut MzDeviceSpan,
+    count: *mut u32,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let count = unsafe { Place::new(count, "count") }?;
+        let room = usize::try_from(count.get()).unwrap_or(usize::MAX);
+        // SAFETY: the caller's promise.
+        let places = unsafe { Tables::array(spans, room) }?;
+        let tell = |chunks: u16| count.set(u32::from(chunks));
+        let put = |chunk: u16, unit: OnDevice| {
+            places.write(usize::from(chunk), &answer::device_span(u32::from(chunk), &unit));
+        };
+        handle.lease_kv::<Device>(layer, places.count(), tell, put).map(|()| MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// As mz_kv_tail, for commands of an accelerator that write the K and V of new tokens:
+/// mz_release_tail may come once they have run, and mz_wait_kv_device gives the same memory.
+// SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mz_kv_tail_device(
+    handle: *mut MzHandle,
+    layer: u32,
+    token: u32,
+    span: *mut MzDeviceSpan,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(span) }?;
+        let (chunk, unit) = handle.lease_tail::<Device>(layer, token)?;
+        place.write(0, &answer::device_span(u32::from(chunk), &unit));
         Ok(MZ_OK)
     };
     // SAFETY: the caller's promise.

@@ -7,11 +7,11 @@
 use super::config;
 use super::door::{self, Head, Object};
 use super::outside;
+use super::own_memory;
 use super::ports::{Context, Owner, missing};
 use super::raw::{self, Place, Places, Table, Tables};
 use super::tables::{
-    MzClock, MzLinuxConfig, MzMemory, MzMeter, MzPark, MzPorts, MzRegion, MzStorage, MzThreads,
-    MzUse,
+    MzClock, MzLinuxConfig, MzMemory, MzMeter, MzPark, MzPorts, MzStorage, MzThreads,
 };
 use super::threads::{Run, Slot, Slots};
 use super::types::{MZ_ANY_CORE, MzError, MzWorker};
@@ -19,14 +19,14 @@ use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::WORKERS_MAX;
 use crate::port::affinity::CoreMap;
-use crate::port::linux::{FutexPark, HostPorts, THREADS_MAX, host_topology};
-use crate::port::{Body, Park, Ports, Region, Storage, ThreadId, ThreadSpec, Use};
+use crate::port::linux::{AnonymousMemory, FutexPark, HostPorts, THREADS_MAX, host_topology};
+use crate::port::{Body, Park, Ports, SharedMemory, Storage, ThreadId, ThreadSpec};
 use crate::runtime::{WorkerCounts, WorkerList};
 use crate::sync::Word;
 use crate::units::Nanos;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ptr::{self, NonNull};
+use core::ptr;
 
 /// What a thread runs: a function of C and its argument.
 #[derive(Clone, Copy)]
@@ -46,9 +46,10 @@ impl Body for Slot<Work> {
 
 /// Files, threads, and the tables that lead to them.
 #[repr(C)]
-struct LinuxPorts {
+pub(super) struct LinuxPorts {
     owner: Owner,
     host: ManuallyDrop<HostPorts>,
+    memory: &'static dyn SharedMemory,
     threads: Slots<Work, THREADS_MAX>,
     tables: LinuxTables,
 }
@@ -63,15 +64,73 @@ struct LinuxTables {
     meter: MzMeter,
 }
 
+impl LinuxPorts {
+    /// Not open yet; `drop` ends whatever begins with it.
+    pub(super) fn new(host: HostPorts, drop: unsafe fn(*mut Owner)) -> Self {
+        LinuxPorts {
+            owner: Owner { head: Head::new(), drop },
+            host: ManuallyDrop::new(host),
+            memory: &AnonymousMemory,
+            threads: Slots::new(),
+            tables: tables(ptr::null_mut(), false, false),
+        }
+    }
+
+    /// Opens them where they lie, with shared buffers that host and accelerator take turns with, or
+    /// with the machine's; what C gets of them.
+    ///
+    /// # Safety
+    ///
+    /// They lie in the caller's memory, nobody else has seen them, and from here on they are only
+    /// ever shared until they are dropped.
+    pub(super) unsafe fn open(
+        own: *mut Self,
+        has_swap: bool,
+        memory: Option<&'static dyn SharedMemory>,
+    ) -> MzPorts {
+        // SAFETY: the caller's promise.
+        let this = unsafe { &mut *own };
+        this.memory = memory.unwrap_or(&AnonymousMemory);
+        this.tables = tables(own.cast(), has_swap, memory.is_some());
+        // SAFETY: as above.
+        let this = unsafe { &*own };
+        this.owner.open();
+        let tables = &this.tables;
+        MzPorts {
+            struct_bytes: MzPorts::own_bytes(),
+            flags: 0,
+            model: &raw const tables.model,
+            swap: tables.swap.as_ref().map_or(ptr::null(), ptr::from_ref),
+            memory: &raw const tables.memory,
+            clock: &raw const tables.clock,
+            park: &raw const tables.park,
+            threads: &raw const tables.threads,
+            meter: &raw const tables.meter,
+            log: ptr::null(),
+            owner: own.cast(),
+        }
+    }
+
+    /// Closes the files.
+    ///
+    /// # Safety
+    ///
+    /// It happens once, and nobody uses the ports any more.
+    pub(super) unsafe fn drop(own: *mut Owner) {
+        // SAFETY: the caller's promise. Ports begin with their owner.
+        unsafe { ManuallyDrop::drop(&mut (*own.cast::<Self>()).host) };
+    }
+}
+
 /// The ports behind a callback's context.
 ///
 /// # Safety
 ///
 /// The context is one that [`tables`] was given, and its ports are open.
-unsafe fn ports(context: Context) -> Ports {
+pub(super) unsafe fn ports(context: Context) -> Ports {
     // SAFETY: the caller's promise; open ports are only ever shared.
     let own: &'static LinuxPorts = unsafe { &*context.cast::<LinuxPorts>() };
-    own.host.ports()
+    Ports { memory: own.memory, ..own.host.ports() }
 }
 
 /// An error as a callback's answer.
@@ -82,7 +141,7 @@ fn answer(error: Error) -> i64 {
     }
 }
 
-fn done(result: Result<()>) -> i64 {
+pub(super) fn done(result: Result<()>) -> i64 {
     result.map_or_else(answer, |()| 0)
 }
 
@@ -169,38 +228,6 @@ unsafe extern "C" fn direct<F: File>(context: Context) -> i64 {
     number(unsafe { file::<F>(context) }.map(|file| u64::from(file.is_direct())))
 }
 
-fn usage(purpose: u32) -> Use {
-    const KV: u32 = MzUse::Kv as u32;
-    const SWAP: u32 = MzUse::Swap as u32;
-    match purpose {
-        KV => Use::Kv,
-        SWAP => Use::Swap,
-        _ => Use::Weights,
-    }
-}
-
-// SAFETY: see `mz_memory`; the context is of the table that has this callback.
-unsafe extern "C" fn allocate(context: Context, region: *mut MzRegion) -> i64 {
-    // SAFETY: the caller of the callback gives a region to fill in, and the table's own context.
-    let (region, ports) = unsafe { (&mut *region, ports(context)) };
-    let taken = ports.memory.allocate(usage(region.purpose), region.bytes);
-    done(taken.map(|given| {
-        region.start = given.start.as_ptr().cast();
-        region.bytes = given.bytes;
-        region.token = given.token;
-    }))
-}
-
-// SAFETY: as for `allocate`.
-unsafe extern "C" fn release(context: Context, region: *const MzRegion) {
-    // SAFETY: the caller of the callback gives a region that came from it, and its own context.
-    let (region, ports) = unsafe { (&*region, ports(context)) };
-    let Some(start) = NonNull::new(region.start.cast::<u8>()) else { return };
-    let given = Region { start, bytes: region.bytes, token: region.token };
-    // SAFETY: it came from `allocate`, and who releases it has no other reference to it.
-    unsafe { ports.memory.release(usage(region.purpose), given) };
-}
-
 // SAFETY: see `mz_clock`.
 unsafe extern "C" fn now(context: Context) -> u64 {
     // SAFETY: the table's own context.
@@ -283,18 +310,12 @@ fn storage<F: File>(context: Context) -> MzStorage {
     }
 }
 
-fn tables(context: Context, has_swap: bool) -> LinuxTables {
+fn tables(context: Context, has_swap: bool, takes_turns: bool) -> LinuxTables {
     let flags = 0;
     LinuxTables {
         model: storage::<ModelFile>(context),
         swap: has_swap.then(|| storage::<SwapFile>(context)),
-        memory: MzMemory {
-            struct_bytes: MzMemory::own_bytes(),
-            flags,
-            context,
-            allocate: Some(allocate),
-            release: Some(release),
-        },
+        memory: own_memory::table(context, takes_turns),
         clock: MzClock { struct_bytes: MzClock::own_bytes(), flags, context, now: Some(now) },
         park: MzPark {
             struct_bytes: MzPark::own_bytes(),
@@ -326,26 +347,16 @@ fn required_bytes() -> Result<usize> {
     sizer.required()
 }
 
-fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<*mut LinuxPorts> {
+fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<MzPorts> {
     super::ports::check_flags(config.flags, "mz_linux_config.flags")?;
     // SAFETY: who calls from C promises that paths are texts.
     let model = unsafe { raw::text(config.model_path, "mz_linux_config.model_path") }?;
     // SAFETY: as above.
     let swap = unsafe { raw::optional_text(config.swap_path, "mz_linux_config.swap_path") }?;
-    let own: &'static mut LinuxPorts = Arena::new(memory)?.value(LinuxPorts {
-        owner: Owner { head: Head::new() },
-        host: ManuallyDrop::new(HostPorts::open(model, swap)?),
-        threads: Slots::new(),
-        tables: tables(ptr::null_mut(), false),
-    })?;
-    let context = ptr::from_mut(own);
-    // SAFETY: it lives in the caller's memory, nobody else has seen it, and from here on it is only
-    // ever shared until it is closed.
-    unsafe {
-        (*context).tables = tables(context.cast(), swap.is_some());
-        (*context).owner.open();
-    }
-    Ok(context)
+    let host = HostPorts::open(model, swap)?;
+    let own = Arena::new(memory)?.value(LinuxPorts::new(host, LinuxPorts::drop))?;
+    // SAFETY: they were just placed.
+    Ok(unsafe { LinuxPorts::open(own, swap.is_some(), None) })
 }
 
 /// How much memory mz_ports_linux needs, at any alignment. In archives with the feature host.
@@ -386,25 +397,7 @@ pub unsafe extern "C" fn mz_ports_linux(
         }
         raw::check_apart(memory.cast(), bytes, &[raw::extent(ports, 1), raw::extent(error, 1)])?;
         // SAFETY: the caller's promise; an error gives the memory back, and so does the end.
-        let own = open(&config, unsafe { raw::memory(memory.cast(), bytes) }?)?;
-        // SAFETY: they were just opened.
-        let tables = unsafe { &(*own).tables };
-        place.write(
-            0,
-            &MzPorts {
-                struct_bytes: MzPorts::own_bytes(),
-                flags: 0,
-                model: &raw const tables.model,
-                swap: tables.swap.as_ref().map_or(ptr::null(), ptr::from_ref),
-                memory: &raw const tables.memory,
-                clock: &raw const tables.clock,
-                park: &raw const tables.park,
-                threads: &raw const tables.threads,
-                meter: &raw const tables.meter,
-                log: ptr::null(),
-                owner: own.cast(),
-            },
-        );
+        place.write(0, &open(&config, unsafe { raw::memory(memory.cast(), bytes) }?)?);
         Ok(())
     };
     // SAFETY: the caller's promise.
@@ -419,15 +412,16 @@ pub unsafe extern "C" fn mz_ports_linux(
 pub unsafe extern "C" fn mz_ports_close(ports: *const MzPorts, error: *mut MzError) -> c_int {
     let body = || {
         // SAFETY: the caller's promise.
-        let own = unsafe { raw::read(ports) }?.owner.cast::<LinuxPorts>();
-        {
-            // SAFETY: the caller's promise. Ports begin with their owner.
-            let owner = unsafe { door::find(own.cast::<Owner>()) }?;
-            owner.shut()?;
-            owner.end();
-        }
+        let owner = unsafe { raw::read(ports) }?.owner.cast::<Owner>();
+        let drop = {
+            // SAFETY: the caller's promise.
+            let own = unsafe { door::find(owner) }?;
+            own.shut()?;
+            own.end();
+            own.drop
+        };
         // SAFETY: nobody uses them, and nobody finds them any more, so this happens once.
-        unsafe { ManuallyDrop::drop(&mut (*own).host) };
+        unsafe { drop(owner) };
         Ok(())
     };
     // SAFETY: the caller's promise.

@@ -7,11 +7,12 @@
 //! `mz_config.workers` asks for, through their port.
 //!
 //! `types` and `tables` are what C sees, `layout` fixes their bytes, `raw` turns pointers into
-//! values, `config`, `ports` and `threads` translate what comes in, `door` tells what is open and
-//! who is inside, `handle` is the state behind a `mz_handle`, `holds` its leases, `session` the one
-//! behind a `mz_model`, `answer` what goes out. Functions are here, in `leases`, and in `linux` and
-//! `model` with the features `host` and `infer`. The header `linker/mzcache.h` is
-//! generated from this module, doc comments included: they are written for users of C.
+//! values, `config`, `ports`, `memory` and `threads` translate what comes in, `door` tells what is
+//! open and who is inside, `handle` is the state behind a `mz_handle`, `holds` its leases,
+//! `session` that behind a `mz_model`, `own_memory` the library's own shared buffers, `answer` what
+//! goes out. Functions are here, in `leases`, and in `linux`, `opencl` and `model` with the
+//! features `host`, `opencl` and `infer`. The header `linker/mzcache.h` is generated from this
+//! module, doc comments included: they are written for users of C.
 
 #![expect(clippy::missing_safety_doc, reason = "callers are C; their promises are in the header")]
 
@@ -26,8 +27,13 @@ mod layout;
 pub mod leases;
 #[cfg(feature = "host")]
 pub mod linux;
+mod memory;
 #[cfg(feature = "infer")]
 pub mod model;
+#[cfg(feature = "opencl")]
+pub mod opencl;
+#[cfg(feature = "host")]
+mod own_memory;
 #[cfg(all(feature = "panic-handler", not(feature = "host"), not(test)))]
 mod panic;
 mod ports;

@@ -7,19 +7,16 @@
 
 use super::answer;
 use super::door::{Head, Object, Visit};
-use super::raw::{self, Table};
-use super::tables::{
-    MzClock, MzLevel, MzLog, MzMemory, MzMeter, MzPark, MzPorts, MzRegion, MzStorage, MzUse,
-};
+use super::memory::MemoryPort;
+use super::raw;
+use super::tables::{MzClock, MzLevel, MzLog, MzMeter, MzPark, MzPorts, MzStorage};
 use super::threads::ThreadsPort;
 use super::types::MzError;
 use crate::error::{Code, Error, Result};
-use crate::limits::IO_ALIGN;
-use crate::port::{Clock, Meter, Park, Region, SharedMemory, Storage, Use};
+use crate::port::{Clock, Meter, Park, Storage};
 use crate::sync::{Flag, Word};
 use crate::units::Nanos;
 use core::ffi::{CStr, c_char, c_void};
-use core::ptr::NonNull;
 
 /// `MZ_PORT_ERROR(n)` is this less `n`.
 const OWN_ERRORS: i64 = -1000;
@@ -79,6 +76,8 @@ pub(super) struct Company {
 #[repr(C)]
 pub(super) struct Owner {
     pub(super) head: Head,
+    /// Drops the ports that begin with it, once, with nobody inside.
+    pub(super) drop: unsafe fn(*mut Owner),
 }
 
 // SAFETY: it is a head.
@@ -108,7 +107,7 @@ impl Tables {
             None => None,
         };
         // SAFETY: the caller's promise.
-        let memory = MemoryPort::new(&unsafe { raw::read(ports.memory) }?)?;
+        let memory = MemoryPort::new(unsafe { raw::read(ports.memory) }?)?;
         // SAFETY: the caller's promise.
         let clock = ClockPort::new(&unsafe { raw::read(ports.clock) }?)?;
         // SAFETY: the caller's promise.
@@ -220,67 +219,6 @@ impl Storage for StoragePort {
     fn is_direct(&self) -> bool {
         // SAFETY: the callback takes its own context.
         self.table.direct.is_some_and(|direct| unsafe { direct(self.table.context) } == 1)
-    }
-}
-
-/// Shared buffers behind callbacks.
-pub(super) struct MemoryPort {
-    context: Context,
-    allocate: unsafe extern "C" fn(Context, *mut MzRegion) -> i64,
-    release: unsafe extern "C" fn(Context, *const MzRegion),
-}
-
-// SAFETY: as for StoragePort.
-unsafe impl Sync for MemoryPort {}
-// SAFETY: as for StoragePort.
-unsafe impl Send for MemoryPort {}
-
-impl MemoryPort {
-    fn new(table: &MzMemory) -> Result<Self> {
-        check_flags(table.flags, "mz_memory.flags")?;
-        let allocate = table.allocate.ok_or(missing("mz_memory.allocate"))?;
-        let release = table.release.ok_or(missing("mz_memory.release"))?;
-        Ok(MemoryPort { context: table.context, allocate, release })
-    }
-}
-
-fn region(usage: Use, start: *mut c_void, bytes: usize, token: u64) -> MzRegion {
-    let purpose = match usage {
-        Use::Weights => MzUse::Weights,
-        Use::Kv => MzUse::Kv,
-        Use::Swap => MzUse::Swap,
-    };
-    let struct_bytes = MzRegion::own_bytes();
-    MzRegion { struct_bytes, purpose: purpose as u32, start, bytes, token }
-}
-
-// SAFETY: the table's author promises that a region is zeroed and used by nothing else until it is
-// released; its place and size are checked here.
-unsafe impl SharedMemory for MemoryPort {
-    fn allocate(&self, usage: Use, bytes: usize) -> Result<Region> {
-        let mut given = region(usage, core::ptr::null_mut(), bytes, 0);
-        // SAFETY: the callback writes to the region's fields only (its author's promise).
-        done(unsafe { (self.allocate)(self.context, &raw mut given) }, "mz_memory.allocate")?;
-        let broken = Error::new(Code::Io, "mz_memory.allocate: start or bytes");
-        let Some(start) = NonNull::new(given.start.cast::<u8>()) else { return Err(broken) };
-        let address = start.addr().get();
-        let fits = given.bytes >= bytes
-            && address.is_multiple_of(IO_ALIGN)
-            && isize::try_from(given.bytes).is_ok()
-            && address.checked_add(given.bytes).is_some();
-        if !fits {
-            // SAFETY: the region came from `allocate` and nothing refers to it.
-            unsafe { (self.release)(self.context, &raw const given) };
-            return Err(broken.with(address));
-        }
-        Ok(Region { start, bytes: given.bytes, token: given.token })
-    }
-
-    unsafe fn release(&self, usage: Use, given: Region) {
-        let given = region(usage, given.start.as_ptr().cast(), given.bytes, given.token);
-        // SAFETY: the caller of `release` promises that the region came from `allocate`, was not
-        // released before, and that nothing refers to it.
-        unsafe { (self.release)(self.context, &raw const given) };
     }
 }
 

@@ -3,7 +3,7 @@
 //! Everything said in `types` holds here too. What the callbacks promise is what the traits of
 //! [`crate::port`] ask for; `ports` turns one into the other.
 
-use super::types::{MzConfig, MzError};
+use super::types::{MzConfig, MzDeviceSpan, MzError};
 use core::ffi::{c_char, c_int, c_void};
 
 /// What a shared buffer will hold; a port may place the kinds differently.
@@ -69,9 +69,10 @@ pub struct MzStorage {
 pub struct MzRegion {
     /// sizeof(struct mz_region), set by the library.
     pub struct_bytes: u32,
-    /// One of mz_use, set by the library.
+    /// One of mz_use, set by the library in allocate and release; 0 elsewhere.
     pub purpose: u32,
-    /// First byte, a multiple of 4096; set by the port.
+    /// First byte, a multiple of 4096; set by the port. Where mz_memory.begin_host says where the
+    /// host finds it, any such number but NULL.
     pub start: *mut c_void,
     /// Bytes: as asked for by the library; a port that gave more says how many.
     pub bytes: usize,
@@ -80,7 +81,8 @@ pub struct MzRegion {
 }
 
 /// Shared buffers, as callbacks: memory that the CPU and the accelerator both address. Rules and
-/// results as for mz_storage.
+/// results as for mz_storage. Where both see all regions at all times, allocate and release are
+/// enough; the callbacks behind them are for accelerators that take turns with the host.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MzMemory {
@@ -95,6 +97,61 @@ pub struct MzMemory {
     pub allocate: Option<unsafe extern "C" fn(context: *mut c_void, region: *mut MzRegion) -> i64>,
     /// Gives the region's pages back to the system. Each region is released once.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void, region: *const MzRegion)>,
+    /// Makes a fresh region hold zeros and returns 0. NULL: they do when they come.
+    pub zero: Option<unsafe extern "C" fn(context: *mut c_void, region: *const MzRegion) -> i64>,
+    /// The host will read and write the region until end: sets *start to the address where it finds
+    /// it until then, a multiple of 4096, and returns 0. MZ_ERR_LEASED while the accelerator uses
+    /// it. NULL: always at region->start. Any number of users of one side may be in at a time, and
+    /// the port hands the region over when the other side's first one begins.
+    pub begin_host: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            region: *const MzRegion,
+            start: *mut *mut c_void,
+        ) -> i64,
+    >,
+    /// The host will write all of a range of a fresh region, which nobody else has, and reads
+    /// nothing that it did not write: sets *start to where, a multiple of 4096, and *token to the
+    /// port's own name for it, and returns 0. Here or not at all with end_fill. NULL: begin_host
+    /// and end serve.
+    pub begin_fill: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            region: *const MzRegion,
+            offset: usize,
+            bytes: usize,
+            start: *mut *mut c_void,
+            token: *mut u64,
+        ) -> i64,
+    >,
+    /// That range is filled, or, where is_filled is 0, given up with anything in it. Returns 0;
+    /// whatever it answers, the use is over.
+    pub end_fill: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            region: *const MzRegion,
+            offset: usize,
+            bytes: usize,
+            start: *mut c_void,
+            token: u64,
+            is_filled: u32,
+        ) -> i64,
+    >,
+    /// The accelerator's commands will use the region until end: fills in address, or buffer and
+    /// offset, and returns 0. MZ_ERR_LEASED while the host uses it. NULL: the accelerator finds it
+    /// at region->start at all times.
+    pub begin_device: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            region: *const MzRegion,
+            device: *mut MzDeviceSpan,
+        ) -> i64,
+    >,
+    /// One user of begin_host or begin_device is done. NULL: there is nothing to do.
+    pub end: Option<unsafe extern "C" fn(context: *mut c_void, region: *const MzRegion)>,
+    /// Gives back to the system what the port keeps of released regions for the next ones. May be
+    /// NULL.
+    pub trim: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }
 
 /// Time, as a callback.
@@ -240,7 +297,8 @@ pub struct MzPorts {
     pub meter: *const MzMeter,
     /// Who hears what happens; may be NULL.
     pub log: *const MzLog,
-    /// Set by mz_ports_linux, for mz_ports_close. NULL in tables of the caller's own.
+    /// Set by mz_ports_linux and mz_ports_opencl, for mz_ports_close. NULL in tables of the
+    /// caller's own.
     pub owner: *mut MzOwner,
 }
 
@@ -262,6 +320,71 @@ pub struct MzLinuxConfig {
     /// The swap file, which is made, or emptied if it is there; NULL: none. It may be unlinked once
     /// it is open. It holds what was said in prompts: keep it where nobody else reads.
     pub swap_path: *const c_char,
+}
+
+/// How host and accelerator come to the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum MzSharing {
+    /// The closest that suits the device: one of those below.
+    Best = 0,
+    /// Fine-grain shared virtual memory: both touch it at any time.
+    Fine = 1,
+    /// Coarse-grain shared virtual memory: they take turns.
+    Coarse = 2,
+    /// Buffers of the device: bytes are copied, and kernels find chunks by offset.
+    Buffers = 3,
+}
+
+/// What the library's own ports for an engine on an accelerator are made for.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzOpenClConfig {
+    /// sizeof(struct mz_opencl_config).
+    pub struct_bytes: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// As mz_linux_config.model_path.
+    pub model_path: *const c_char,
+    /// As mz_linux_config.swap_path.
+    pub swap_path: *const c_char,
+    /// What mz_open will be called with: it says how many units there are. Handles on the same
+    /// ports share this room. Read during the call only.
+    pub manager: *const MzConfig,
+    /// The OpenCL library; NULL: looked for where systems have it.
+    pub library: *const c_char,
+    /// Part of a device's name, platform or vendor; NULL: the best one.
+    pub device: *const c_char,
+    /// One of mz_sharing; MZ_ERR_UNSUPPORTED where the device has not got it.
+    pub sharing: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Released shared memory that is kept for the next buffer of its size, for drivers that
+    /// allocate slowly; it counts as given back. Default 0.
+    pub spare_bytes: u64,
+    /// Pinned memory of the host through which buffers of the device are filled. Default: for a
+    /// dozen workers, 96 MiB. MZ_SHARING_BUFFERS alone needs it.
+    pub staging_bytes: u64,
+}
+
+/// The opened device in OpenCL's own names, for kernels of the caller's own. They are good until
+/// mz_ports_close; retain what is needed longer.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzOpenClInfo {
+    /// sizeof(struct mz_opencl_info).
+    pub struct_bytes: u32,
+    /// The mz_sharing that was taken, never MZ_SHARING_BEST.
+    pub sharing: u32,
+    /// The cl_platform_id.
+    pub platform: *mut c_void,
+    /// The cl_device_id.
+    pub device: *mut c_void,
+    /// The cl_context.
+    pub context: *mut c_void,
+    /// The cl_command_queue, in order, by which buffers are handed over. Kernels go here; those on
+    /// another queue must wait for what was enqueued here before them.
+    pub queue: *mut c_void,
 }
 
 /// Where a model computes.

@@ -3,6 +3,7 @@ mod arguments;
 mod built_in;
 mod leases;
 mod outside;
+mod sides;
 mod steps;
 mod tables;
 mod threads;

@@ -273,6 +273,25 @@ pub struct MzSpan {
     pub token: u64,
 }
 
+/// A unit leased for an accelerator: as kernels name it until the lease ends.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MzDeviceSpan {
+    /// sizeof(struct mz_device_span). In an array as in mz_span.
+    pub struct_bytes: u32,
+    /// The layer of weights, or the chunk's place in the context.
+    pub index: u32,
+    /// The address that host and accelerator share; 0 where they share none.
+    pub address: u64,
+    /// First byte in the buffer; 0 where there is none.
+    pub offset: u64,
+    /// The accelerator's own buffer where there is no shared address, such as a cl_mem; else NULL.
+    /// All KV chunks lie in one.
+    pub buffer: *mut c_void,
+    /// Bytes.
+    pub bytes: usize,
+}
+
 /// What an eviction did.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -154,24 +154,8 @@ static uint64_t counter_now(void *context)
 
 static void open_manager(uint32_t codec)
 {
-    static mz_extent extents[UNITS];
-    for (int unit = 0; unit < UNITS; unit++) {
-        extents[unit].file_offset = (uint64_t)unit * UNIT_BYTES;
-        extents[unit].bytes = UNIT_BYTES;
-    }
-    mz_config config = {
-        .struct_bytes = sizeof config,
-        .kv_layers = LAYERS,
-        .kv_heads = KV_HEADS,
-        .head_dim = HEAD_DIM,
-        .context_tokens_max = 1024,
-        .weight_units = UNITS,
-        .extents = extents,
-        .extent_count = UNITS,
-        .swap_file = 1,
-        .codec = codec,
-        .segment_bytes = SLOT_BYTES,
-    };
+    mz_config config = known_config(codec);
+    config.segment_bytes = SLOT_BYTES;
     mz_storage model = {.struct_bytes = sizeof model, .context = &model_file, .read = disk_read,
                         .length = disk_length};
     mz_storage swap = {.struct_bytes = sizeof swap, .context = &swap_file, .read = disk_read,
@@ -191,13 +175,6 @@ static void open_manager(uint32_t codec)
         put(error.what), put("\n");
     must("open", result);
     put("arena "), put_number((int64_t)bytes), put("\n");
-}
-
-static void evict_all(void)
-{
-    mz_report report = {.struct_bytes = sizeof report};
-    must("evict", mz_evict(handle, UINT64_MAX, 0, &report));
-    check("all is evicted", report.stop == MZ_STOP_EXHAUSTED && report.error == MZ_OK);
 }
 
 // Codecs that lose something: the second round trip must change nothing.

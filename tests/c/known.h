@@ -23,6 +23,27 @@ static mz_handle *handle;
 static void check(const char *what, int holds);
 static int must(const char *what, int result);
 
+// A manager of this context, with the model file's units one behind the other.
+static mz_config known_config(uint32_t codec)
+{
+    static mz_extent extents[UNITS];
+    for (int unit = 0; unit < UNITS; unit++)
+        extents[unit] = (mz_extent){.file_offset = (uint64_t)unit * UNIT_BYTES,
+                                    .bytes = UNIT_BYTES};
+    return (mz_config){
+        .struct_bytes = sizeof(mz_config),
+        .kv_layers = LAYERS,
+        .kv_heads = KV_HEADS,
+        .head_dim = HEAD_DIM,
+        .context_tokens_max = 1024,
+        .weight_units = UNITS,
+        .extents = extents,
+        .extent_count = UNITS,
+        .swap_file = 1,
+        .codec = codec,
+    };
+}
+
 static unsigned char weight_byte(size_t unit, size_t index)
 {
     return (unsigned char)((unit * 7919 + index) * 2654435761u >> 13);
@@ -78,6 +99,14 @@ static void check_weights(uint32_t unit)
     for (size_t index = 0; index < UNIT_BYTES; index++)
         check("weight bytes", bytes[index] == weight_byte(unit, index));
     must("release weights", mz_release_weights(handle, unit));
+}
+
+static void evict_all(void)
+{
+    mz_report report = {.struct_bytes = sizeof report};
+    must("evict", mz_evict(handle, UINT64_MAX, 0, &report));
+    check("all is evicted", report.stop == MZ_STOP_EXHAUSTED && report.leased == 0);
+    check("nothing failed", report.error == MZ_OK);
 }
 
 // One pass of compute over all layers: writes the context, or only looks at it.

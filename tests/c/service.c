@@ -6,38 +6,13 @@
 
 #define _POSIX_C_SOURCE 200809L
 
-#include "known.h"
+#include "hosted.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static void fail(const char *what, int result)
-{
-    mz_error error = {.struct_bytes = sizeof error};
-    if (handle)
-        mz_last_error(handle, &error);
-    printf("%s: %s (%s, %lld)\n", what, mz_strerror(result), error.what, (long long)error.value);
-    exit(1);
-}
-
-// Calls a function of the library; any failure ends the service.
-static int must(const char *what, int result)
-{
-    if (result < 0)
-        fail(what, result);
-    return result;
-}
-
-static void check(const char *what, int holds)
-{
-    if (!holds)
-        fail(what, 0);
-}
 
 // Storage: one file descriptor.
 
@@ -109,66 +84,11 @@ static uint64_t clock_now(void *context)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static int open_file(const char *folder, const char *name)
+static int open_file(const char *path)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int file = open(path, O_RDWR | O_CREAT, 0600);
     check(path, file >= 0);
     return file;
-}
-
-static void write_model(int file)
-{
-    static unsigned char unit_bytes[UNIT_BYTES];
-    for (size_t unit = 0; unit < UNITS; unit++) {
-        for (size_t index = 0; index < UNIT_BYTES; index++)
-            unit_bytes[index] = weight_byte(unit, index);
-        check("model", file_write(&file, unit * UNIT_BYTES, unit_bytes, UNIT_BYTES) == 0);
-    }
-}
-
-// Opens the manager in memory that it says it needs.
-static void *open_manager(const mz_ports *ports)
-{
-    static mz_extent extents[UNITS];
-    for (int unit = 0; unit < UNITS; unit++) {
-        extents[unit].file_offset = (uint64_t)unit * UNIT_BYTES;
-        extents[unit].bytes = UNIT_BYTES;
-    }
-    mz_config config = {
-        .struct_bytes = sizeof config,
-        .kv_layers = LAYERS,
-        .kv_heads = KV_HEADS,
-        .head_dim = HEAD_DIM,
-        .context_tokens_max = 4096,
-        .weight_units = UNITS,
-        .extents = extents,
-        .extent_count = UNITS,
-        .swap_file = 1,
-        .codec = MZ_CODEC_RAW,
-    };
-    mz_error error = {.struct_bytes = sizeof error};
-    size_t bytes = 0;
-    int result = mz_required_bytes(&config, &bytes, &error);
-    void *memory = result == MZ_OK ? malloc(bytes) : NULL;
-    if (result == MZ_OK)
-        result = mz_open(&config, ports, memory, bytes, &handle, &error);
-    if (result != MZ_OK) {
-        printf("open: %s (%s, %lld)\n", mz_strerror(result), error.what, (long long)error.value);
-        exit(1);
-    }
-    return memory;
-}
-
-static void evict_to_zero(const size_t *live_bytes)
-{
-    mz_report report = {.struct_bytes = sizeof report};
-    must("evict", mz_evict(handle, UINT64_MAX, 0, &report));
-    check("nothing is left", report.stop == MZ_STOP_EXHAUSTED && *live_bytes == 0);
-    check("nothing failed", report.error == MZ_OK && report.leased == 0);
-    check("freed", report.freed_bytes ==
-                       (uint64_t)UNITS * UNIT_BYTES + (uint64_t)LAYERS * CHUNKS * CHUNK_BYTES);
 }
 
 static void restore_by_polling(void)
@@ -185,9 +105,11 @@ static void restore_by_polling(void)
 int main(int argc, char **argv)
 {
     check("usage: service FOLDER", argc == 2);
-    int model_file = open_file(argv[1], "model");
-    int swap_file = open_file(argv[1], "swap");
-    write_model(model_file);
+    char model_path[PATH_BYTES], swap_path[PATH_BYTES];
+    in_folder(model_path, argv[1], "model");
+    in_folder(swap_path, argv[1], "swap");
+    write_model(model_path);
+    int model_file = open_file(model_path), swap_file = open_file(swap_path);
     size_t live_bytes = 0;
     mz_storage model = {.struct_bytes = sizeof model, .context = &model_file, .read = file_read,
                         .length = file_length};
@@ -198,13 +120,16 @@ int main(int argc, char **argv)
     mz_clock clock = {.struct_bytes = sizeof clock, .now = clock_now};
     mz_ports ports = {.struct_bytes = sizeof ports, .model = &model, .swap = &swap,
                       .memory = &buffers, .clock = &clock};
-    void *memory = open_manager(&ports);
+    mz_config config = known_config(MZ_CODEC_RAW);
+    void *memory = open_manager(&config, &ports);
 
     pass(1);
-    evict_to_zero(&live_bytes);
+    evict_all();
+    check("nothing is left", live_bytes == 0);
     restore_by_polling();
     pass(0);
-    evict_to_zero(&live_bytes);
+    evict_all();
+    check("nothing is left", live_bytes == 0);
     must("restore", mz_restore(handle));
     pass(0);
 

@@ -13,7 +13,11 @@ pub struct Kind {
     pub profile: &'static str,
 }
 
-pub const INFER: Kind = Kind { features: "infer", target: "", profile: "release" };
+/// What `linker/install` builds unless it is told otherwise.
+pub const USUAL: Kind = Kind { features: "infer,opencl", target: "", profile: "release" };
+
+/// The same as a shared object.
+pub const SHARED: Kind = Kind { features: "shared,infer,opencl", ..USUAL };
 
 /// A prefix with the library, made once for each kind; builds share a folder that later runs reuse.
 pub fn installed(kind: Kind) -> PathBuf {
@@ -24,7 +28,8 @@ pub fn installed(kind: Kind) -> PathBuf {
     }
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("link");
     let Kind { features, target, profile } = kind;
-    let prefix = scratch.join(format!("{features}-{target}-{profile}"));
+    // No commas, which mean something in flags for the linker.
+    let prefix = scratch.join(format!("{}-{target}-{profile}", features.replace(',', "-")));
     let arguments = [prefix.to_str().unwrap(), features, target, profile];
     let mut build = command("linker/install", &arguments, Path::new(ROOT));
     build.env("CARGO_TARGET_DIR", scratch.join("target"));

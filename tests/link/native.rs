@@ -1,7 +1,7 @@
 //! On this machine.
 
 use crate::functions::functions;
-use crate::install::{INFER, installed};
+use crate::install::{Kind, SHARED, USUAL, installed};
 use crate::oracle::{COUNT, Oracle, oracle};
 use crate::tools::{Folder, ROOT, command, has, run, run_with};
 use std::fs;
@@ -28,13 +28,18 @@ fn pkg_config(prefix: &Path) -> Vec<String> {
 
 /// Compiles one of the examples by the flags of `pkg-config`; a command that runs it.
 fn build(folder: &Folder, compiler: &str, source: &str, more: &[&str]) -> Command {
-    let flags = pkg_config(&installed(INFER));
+    build_with(USUAL, folder, compiler, source, more)
+}
+
+/// The same with some kind of library.
+fn build_with(kind: Kind, folder: &Folder, compiler: &str, source: &str, more: &[&str]) -> Command {
+    let flags = pkg_config(&installed(kind));
     let standard = if source.ends_with("pp") { "-std=c++17" } else { "-std=c11" };
     let program = folder.path(&format!("{compiler}-{source}.out"));
     let mut arguments = vec![standard];
     arguments.extend(STRICT);
-    arguments.extend(more);
     arguments.extend([source, "-o", &program, "-Wl,--gc-sections"]);
+    arguments.extend(more);
     arguments.extend(flags.iter().map(String::as_str));
     run(command(compiler, &arguments, &folder.0));
     command(&program, &[], &folder.0)
@@ -54,6 +59,46 @@ fn check_model(mut model: Command, is_cpp: bool) {
         false => format!("{greedy}\n{greedy}\n"),
     };
     assert_eq!(run_with(model, &prompt), expected);
+}
+
+/// The library's own buffers under kernels of the program, in every mode that the device has; PoCL
+/// has them all.
+fn check_accelerator(compiler: &str) {
+    let folder = folder(&["accelerator.c", "hosted.h", "known.h"]);
+    let loader = ["-l:libOpenCL.so.1"];
+    if !can_link(compiler, &loader) {
+        return;
+    }
+    for sharing in ["1", "2", "3"] {
+        let mut accelerator = build(&folder, compiler, "accelerator.c", &loader);
+        accelerator.args([".", sharing, "libOpenCL.so.1", "portable computing"]);
+        assert_eq!(run(accelerator), format!("ok {sharing}\n"));
+    }
+}
+
+/// Whether a program can be linked so; under `MZ_CI=1` it must.
+fn can_link(compiler: &str, flags: &[&str]) -> bool {
+    let folder = Folder::new();
+    fs::write(folder.0.join("empty.c"), "int main(void) { return 0; }\n").unwrap();
+    let output = command(compiler, &[&["empty.c"], flags].concat(), &folder.0).output().unwrap();
+    let is_ci = std::env::var("MZ_CI").is_ok_and(|value| value == "1");
+    assert!(output.status.success() || !is_ci, "{flags:?}: {output:?}");
+    if !output.status.success() {
+        eprintln!("not checked: {flags:?} cannot be linked");
+    }
+    output.status.success()
+}
+
+#[test]
+fn gcc_builds_an_engine_on_an_accelerator() {
+    check_accelerator("gcc");
+}
+
+#[test]
+fn clang_builds_an_engine_on_an_accelerator() {
+    if has("clang") {
+        check_accelerator("clang");
+    }
 }
 
 #[test]
@@ -104,26 +149,50 @@ fn the_readme_program_answers() {
 /// A shared object of one's own, by the export map: the header's functions and nothing else.
 #[test]
 fn a_shared_object_exports_the_header() {
-    let (prefix, folder) = (installed(INFER), Folder::new());
+    let (prefix, folder) = (installed(USUAL), Folder::new());
     let (library, object) = (prefix.join("lib"), folder.path("libmzcache.so"));
     let map = format!("-Wl,--version-script={}/mzcache.map", library.display());
     let archive = format!("{}/libmzcache.a", library.display());
-    let mut functions = functions("infer");
+    let mut functions = functions("infer,opencl");
     let roots: Vec<_> = functions.iter().map(|name| format!("-Wl,-u,{name}")).collect();
     let mut arguments = vec!["-shared", "-o", &object, "-Wl,--gc-sections", &map];
     arguments.extend(roots.iter().map(String::as_str));
     arguments.extend([&*archive, "-lpthread", "-ldl", "-lm"]);
     run(command("gcc", &arguments, &folder.0));
-    let symbols = run(command("nm", &["-D", "--defined-only", &object], &folder.0));
+    functions.sort();
+    assert_eq!(exported(&object), functions);
+    let segments = run(command("readelf", &["-lW", &object], &folder.0));
+    let stack = segments.lines().find(|line| line.contains("GNU_STACK")).unwrap();
+    assert!(stack.contains(" RW ") && !stack.contains("RWE"), "{stack}");
+}
+
+/// What a shared object exports.
+fn exported(object: &str) -> Vec<String> {
+    let symbols = run(command("nm", &["-D", "--defined-only", object], Path::new(ROOT)));
     let names = symbols.lines().filter_map(|line| line.rsplit(' ').next());
     let names = names.filter_map(|name| name.split('@').next()).filter(|name| *name != "MZCACHE_0");
     let mut exported: Vec<_> = names.map(str::to_owned).collect();
     exported.sort();
+    exported
+}
+
+/// The one that `linker/install` builds: under programs that ask for it by its name.
+#[test]
+fn the_built_shared_object_runs_the_examples() {
+    let (prefix, folder) = (installed(SHARED), folder(&["engine.c", "model.c"]));
+    let object = prefix.join("lib/libmzcache.so");
+    let mut functions = functions("infer,opencl");
     functions.sort();
-    assert_eq!(exported, functions);
-    let segments = run(command("readelf", &["-lW", &object], &folder.0));
-    let stack = segments.lines().find(|line| line.contains("GNU_STACK")).unwrap();
-    assert!(stack.contains(" RW ") && !stack.contains("RWE"), "{stack}");
+    assert_eq!(exported(object.to_str().unwrap()), functions);
+    let mut engine = build_with(SHARED, &folder, "gcc", "engine.c", &["-pthread", "-lm"]);
+    let mut model = build_with(SHARED, &folder, "gcc", "model.c", &[]);
+    for program in [&mut engine, &mut model] {
+        program.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    }
+    let needed = run(command("readelf", &["-d", &folder.path("gcc-engine.c.out")], &folder.0));
+    assert!(needed.contains("[libmzcache.so.0.1]"), "{needed}");
+    check_engine(engine);
+    check_model(model, false);
 }
 
 const LISTS: &str = r"cmake_minimum_required(VERSION 3.16)
@@ -142,11 +211,13 @@ fn cmake_builds_the_examples() {
     if !has("cmake") {
         return;
     }
-    let prefix = installed(INFER);
-    for compilers in [["gcc", "g++"], ["clang", "clang++"]] {
+    for (kind, compilers) in
+        [(USUAL, ["gcc", "g++"]), (USUAL, ["clang", "clang++"]), (SHARED, ["gcc", "g++"])]
+    {
         if !has(compilers[0]) {
             continue;
         }
+        let prefix = installed(kind);
         let folder = folder(&["engine.c", "model.cpp"]);
         fs::write(folder.0.join("CMakeLists.txt"), LISTS).unwrap();
         let path = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());

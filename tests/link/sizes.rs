@@ -8,7 +8,7 @@
 
 use crate::cross;
 use crate::functions::functions;
-use crate::install::{Kind, installed};
+use crate::install::{Kind, USUAL, installed};
 use crate::tools::{Folder, ROOT, command, run};
 use std::fmt::Write;
 use std::fs;
@@ -20,17 +20,24 @@ const HEAD: &str = "\
 # (constants), data and bss (memory), and the archive's own size. Made and compared by
 # tests/link/sizes.rs, which says how. Stack: the deepest that tests/c/bare.c saw, with each codec.
 #
-# target                      features  profile     code   tables    data     bss    archive
+# target                      features      profile     code   tables    data     bss    archive
 ";
 
 const fn kind(target: &'static str, features: &'static str, profile: &'static str) -> Kind {
     Kind { features, target, profile }
 }
 
-const NATIVE: [Kind; 2] = [kind("", "bare", "release"), kind("", "infer", "release")];
-const CROSS: [Kind; 3] = [
+const NATIVE: [Kind; 4] = [
+    kind("", "bare", "release"),
+    kind("", "bare", "small"),
+    USUAL,
+    kind("", "infer,opencl", "small"),
+];
+const CROSS: [Kind; 5] = [
     cross::FIRMWARE,
-    kind("aarch64-linux-android", "infer", "release"),
+    kind("aarch64-unknown-none", "bare", "small"),
+    kind("aarch64-linux-android", "infer,opencl", "release"),
+    kind("aarch64-linux-android", "infer,opencl", "small"),
     kind("aarch64-unknown-linux-gnu", "infer", "release"),
 ];
 
@@ -82,7 +89,7 @@ fn rows(kinds: &[Kind]) -> String {
         let (target, features, profile) = (target(*kind), kind.features, kind.profile);
         writeln!(
             rows,
-            "{target:<29} {features:<9} {profile:<8} {code:>7} {tables:>8} {data:>7} {bss:>7} \
+            "{target:<29} {features:<13} {profile:<8} {code:>7} {tables:>8} {data:>7} {bss:>7} \
              {archive:>10}"
         )
         .unwrap();

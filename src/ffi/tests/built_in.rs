@@ -89,7 +89,7 @@ fn ports_open_close_and_refuse() {
     unsafe {
         let own = MzPorts { owner: ptr::null_mut(), ..ports };
         assert_eq!(mz_ports_close(&own, &mut error), INVALID);
-        let elsewhere = MzPorts { owner: ports.owner.wrapping_byte_add(4), ..ports };
+        let elsewhere = MzPorts { owner: ports.owner.wrapping_byte_add(8), ..ports };
         assert_eq!(mz_ports_close(&elsewhere, &mut error), BAD_STATE);
         assert_eq!(mz_ports_close(&ports, &mut error), MZ_OK);
         assert_eq!(mz_ports_close(&ports, &mut error), BAD_STATE);

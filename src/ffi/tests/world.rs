@@ -222,6 +222,13 @@ impl World {
                 context: ptr::from_ref(&*heap).cast_mut().cast(),
                 allocate: Some(allocate),
                 release: Some(release),
+                zero: None,
+                begin_host: None,
+                begin_fill: None,
+                end_fill: None,
+                begin_device: None,
+                end: None,
+                trim: None,
             },
             clock_table: MzClock {
                 struct_bytes: MzClock::own_bytes(),

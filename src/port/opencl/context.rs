@@ -4,6 +4,7 @@ use super::api::{Api, CONTEXT_PLATFORM, Handle, SUCCESS, Status};
 use super::device::DeviceInfo;
 use super::status::error;
 use crate::error::{Code, Error, Result};
+use core::ffi::c_void;
 use core::ptr;
 
 /// One reference to an OpenCL object, given back when dropped. The library counts references, and
@@ -93,5 +94,11 @@ impl Context {
     /// The device.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
+    }
+
+    /// OpenCL's own name, a `cl_context`, for those who call OpenCL themselves. Good while this
+    /// lives.
+    pub fn raw(&self) -> *mut c_void {
+        self.object.handle()
     }
 }

@@ -7,6 +7,7 @@ use super::library::PLATFORMS_MAX;
 use super::lists;
 use super::status::check;
 use crate::error::{Code, Error, Result};
+use core::ffi::c_void;
 use core::ptr;
 
 /// Devices that are looked at.
@@ -207,6 +208,12 @@ impl Devices {
 }
 
 impl DeviceInfo {
+    /// OpenCL's own names, a `cl_platform_id` and a `cl_device_id`, for those who call OpenCL
+    /// themselves.
+    pub fn raw(&self) -> (*mut c_void, *mut c_void) {
+        (self.platform, self.device)
+    }
+
     fn of(api: &Api, platform: Handle, device: Handle) -> Result<DeviceInfo> {
         let get = api.get_device_info;
         let version_text: Text<128> = text(get, device, DEVICE_VERSION, "device version")?;

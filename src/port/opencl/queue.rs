@@ -10,6 +10,7 @@ use super::kernel::Kernel;
 use super::status::{check, check_run};
 use crate::error::{Code, Error, Result};
 use crate::units::Nanos;
+use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 
 /// Events that one command can wait for.
@@ -76,6 +77,11 @@ impl Queue {
         let status = unsafe { (self.api.retain_queue)(handle) };
         let object = Object::new("OpenCL queue", handle, status, self.api.release_queue)?;
         Ok(Queue { api: self.api, object })
+    }
+
+    /// OpenCL's own name, a `cl_command_queue`, as in [`Context::raw`].
+    pub fn raw(&self) -> *mut c_void {
+        self.object.handle()
     }
 
     /// Enqueues a kernel with the arguments that are set now. No work-items means no command.

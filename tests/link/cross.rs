@@ -1,8 +1,8 @@
 //! For aarch64: programs under qemu's user mode, firmware on an emulated machine.
 
 use crate::install::{Kind, installed};
-use crate::oracle::{COUNT, Oracle, oracle};
-use crate::tools::{Folder, ROOT, command, run, run_with};
+use crate::oracle::{COUNT, Oracle, answer, oracle};
+use crate::tools::{Folder, ROOT, command, run};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -49,7 +49,7 @@ fn cross_programs_run_under_qemu() {
             command("qemu-aarch64-static", &arguments, &folder.0)
         };
         assert!(run(qemu("engine.c", &["."])).starts_with("ok "));
-        let answered = run_with(qemu("model.c", &[&model, "swap", COUNT]), &prompt);
+        let answered = answer(qemu("model.c", &[&model, "swap", COUNT]), &prompt);
         assert_eq!(answered, format!("{greedy}\n{greedy}\n"));
     }
 }

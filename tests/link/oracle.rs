@@ -1,6 +1,8 @@
 //! What the small model of the fixtures should answer.
 
-use crate::tools::ROOT;
+use crate::tools::{Folder, ROOT, run};
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
 
 pub struct Oracle {
     pub model: String,
@@ -26,3 +28,12 @@ pub fn oracle(name: &str) -> Oracle {
 
 /// Tokens that are asked for.
 pub const COUNT: &str = "12";
+
+/// Runs a program that reads the prompt; what it printed.
+pub fn answer(mut command: Command, prompt: &str) -> String {
+    let folder = Folder::new();
+    let path = folder.0.join("input");
+    fs::write(&path, prompt).unwrap();
+    command.stdin(Stdio::from(File::open(path).unwrap()));
+    run(command)
+}

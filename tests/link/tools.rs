@@ -1,7 +1,7 @@
 //! Running what the tests run.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -28,15 +28,6 @@ pub fn run(mut command: Command) -> String {
     out.into_owned()
 }
 
-/// As [`run`], reading a text.
-pub fn run_with(mut command: Command, input: &str) -> String {
-    let folder = Folder::new();
-    let path = folder.0.join("input");
-    std::fs::write(&path, input).unwrap();
-    command.stdin(Stdio::from(std::fs::File::open(path).unwrap()));
-    run(command)
-}
-
 /// An empty folder of its own, which goes with the test.
 pub struct Folder(pub PathBuf);
 
@@ -59,15 +50,4 @@ impl Drop for Folder {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }
-}
-
-/// Whether a tool is there; under `MZ_CI=1` it must be.
-pub fn has(tool: &str) -> bool {
-    let is_there = Command::new(tool).arg("--version").output().is_ok();
-    let is_ci = std::env::var("MZ_CI").is_ok_and(|value| value == "1");
-    assert!(is_there || !is_ci, "{tool} is missing");
-    if !is_there {
-        eprintln!("not checked: {tool} is missing");
-    }
-    is_there
 }

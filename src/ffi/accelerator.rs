@@ -3,14 +3,14 @@
 use super::opencl;
 use super::ports::LogPort;
 use super::raw;
+use super::session::Opening;
 use super::tables::{MzBackend, MzModelConfig};
 use crate::arena::{Arena, Sizer};
 use crate::error::Result;
+use crate::infer::Session;
 use crate::infer::opencl::{Accelerator, ClOptions};
-use crate::infer::{Model, Session, SessionConfig, SessionPorts};
 use crate::port::opencl::{Api, BuildLog, Choice, ProgramCache};
 use core::ffi::CStr;
-use core::mem::MaybeUninit;
 
 /// Longest log of a compiler that is looked at.
 const LOG_BYTES: usize = 4096;
@@ -45,19 +45,16 @@ pub(super) fn open(
     wanted: &Wanted<'_>,
     log: LogPort,
     arena: &mut Arena,
-    model: Model,
-    config: &SessionConfig<'_>,
-    memory: &'static mut [MaybeUninit<u8>],
-    ports: SessionPorts,
+    opening: Opening<'_>,
 ) -> Result<(Session, bool)> {
-    let (start, bytes) = (memory.as_mut_ptr(), memory.len());
+    let (start, bytes) = (opening.memory.as_mut_ptr(), opening.memory.len());
     // SAFETY: it is the same memory, which nobody uses when the attempt has failed.
     let again = || unsafe { raw::memory(start, bytes) };
-    match on_device(wanted, arena, model, config, again()?, ports) {
+    match on_device(wanted, arena, Opening { memory: again()?, ..opening }) {
         Ok(session) => Ok((session, true)),
         Err(error) if wanted.falls_back => {
             log.warn(c"computing on the processor", error);
-            Ok((Session::open(model, config, again()?, ports)?, false))
+            Ok((Opening { memory: again()?, ..opening }.on_cpu()?, false))
         }
         Err(error) => Err(error),
     }
@@ -68,19 +65,13 @@ pub(super) fn size(sizer: &mut Sizer) -> Result<()> {
     sizer.value::<Api>()
 }
 
-fn on_device(
-    wanted: &Wanted<'_>,
-    arena: &mut Arena,
-    model: Model,
-    config: &SessionConfig<'_>,
-    memory: &'static mut [MaybeUninit<u8>],
-    ports: SessionPorts,
-) -> Result<Session> {
+fn on_device(wanted: &Wanted<'_>, arena: &mut Arena, opening: Opening<'_>) -> Result<Session> {
     let api: &'static Api = arena.value(Api::load(wanted.library)?)?;
     let accelerator = Accelerator::open(api, wanted.device, None)?;
     let cache = wanted.cache.map(ProgramCache::new);
     let options = ClOptions { cache, ..ClOptions::default() };
     let mut bytes = [0; LOG_BYTES];
     let mut build = BuildLog::new(&mut bytes);
-    Session::open_on(&accelerator, model, config, &options, &mut build, memory, ports)
+    let Opening { model, config, memory, ports } = opening;
+    Session::open_on(&accelerator, model, &config, &options, &mut build, memory, ports)
 }

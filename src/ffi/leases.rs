@@ -3,12 +3,94 @@
 //! As in the module above, nothing here but pointers made into values and results into codes.
 
 use super::handle::Handle;
-use super::holds::{Device, Host, OnDevice};
-use super::raw::{self, Place, Tables};
+use super::holds::{Device, Host, OnDevice, Side};
+use super::raw::{self, Place, Table, Tables};
 use super::types::{MZ_OK, MzDeviceSpan, MzHandle, MzSpan};
 use super::{answer, inside};
 use crate::port::Region;
 use core::ffi::{c_int, c_void};
+
+/// A side, and how C sees what it leased.
+trait Spans: Side {
+    type Span: Table;
+
+    fn span(index: u32, place: &Self::Place) -> Self::Span;
+}
+
+impl Spans for Host {
+    type Span = MzSpan;
+
+    fn span(index: u32, place: &Region) -> MzSpan {
+        answer::span(index, place)
+    }
+}
+
+impl Spans for Device {
+    type Span = MzDeviceSpan;
+
+    fn span(index: u32, place: &OnDevice) -> MzDeviceSpan {
+        answer::device_span(index, place)
+    }
+}
+
+/// # Safety
+///
+/// As for the functions of C below, and so are the next two.
+unsafe fn weights<S: Spans>(handle: *mut MzHandle, layer: u32, span: *mut S::Span) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(span) }?;
+        place.write(0, &S::span(layer, &handle.lease_weights::<S>(layer)?));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// # Safety
+///
+/// As above.
+unsafe fn kv<S: Spans>(
+    handle: *mut MzHandle,
+    layer: u32,
+    spans: *mut S::Span,
+    count: *mut u32,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let count = unsafe { Place::new(count, "count") }?;
+        let room = usize::try_from(count.get()).unwrap_or(usize::MAX);
+        // SAFETY: the caller's promise.
+        let places = unsafe { Tables::array(spans, room) }?;
+        let tell = |chunks: u16| count.set(u32::from(chunks));
+        let put = |chunk: u16, place: S::Place| {
+            places.write(usize::from(chunk), &S::span(u32::from(chunk), &place));
+        };
+        handle.lease_kv::<S>(layer, places.count(), tell, put).map(|()| MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
+
+/// # Safety
+///
+/// As above.
+unsafe fn tail<S: Spans>(
+    handle: *mut MzHandle,
+    layer: u32,
+    token: u32,
+    span: *mut S::Span,
+) -> c_int {
+    let body = |handle: &'static Handle| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Tables::one(span) }?;
+        let (chunk, leased) = handle.lease_tail::<S>(layer, token)?;
+        place.write(0, &S::span(u32::from(chunk), &leased));
+        Ok(MZ_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { inside(handle, body) }
+}
 
 /// Waits until a weight unit is in memory and leases it: it stays until mz_release_weights. While
 /// it waits, the caller executes actions. MZ_ERR_CANCELLED: it was evicted, and no restore is
@@ -20,14 +102,8 @@ pub unsafe extern "C" fn mz_wait_weights(
     layer: u32,
     span: *mut MzSpan,
 ) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Tables::one(span) }?;
-        place.write(0, &answer::span(layer, &handle.lease_weights::<Host>(layer)?));
-        Ok(MZ_OK)
-    };
     // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
+    unsafe { weights::<Host>(handle, layer, span) }
 }
 
 /// Ends one lease of a weight unit, by mz_wait_weights or mz_wait_weights_device.
@@ -53,20 +129,8 @@ pub unsafe extern "C" fn mz_wait_kv(
     spans: *mut MzSpan,
     count: *mut u32,
 ) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let count = unsafe { Place::new(count, "count") }?;
-        let room = usize::try_from(count.get()).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise.
-        let places = unsafe { Tables::array(spans, room) }?;
-        let tell = |chunks: u16| count.set(u32::from(chunks));
-        let put = |chunk: u16, region: Region| {
-            places.write(usize::from(chunk), &answer::span(u32::from(chunk), &region));
-        };
-        handle.lease_kv::<Host>(layer, places.count(), tell, put).map(|()| MZ_OK)
-    };
     // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
+    unsafe { kv::<Host>(handle, layer, spans, count) }
 }
 
 /// As mz_wait_kv, but fills a table of pointers to the chunks' first bytes, as attention kernels
@@ -116,15 +180,8 @@ pub unsafe extern "C" fn mz_kv_tail(
     token: u32,
     span: *mut MzSpan,
 ) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Tables::one(span) }?;
-        let (chunk, region) = handle.lease_tail::<Host>(layer, token)?;
-        place.write(0, &answer::span(u32::from(chunk), &region));
-        Ok(MZ_OK)
-    };
     // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
+    unsafe { tail::<Host>(handle, layer, token, span) }
 }
 
 /// Ends one lease by mz_kv_tail or mz_kv_tail_device, with the same arguments. MZ_ERR_BAD_STATE
@@ -159,14 +216,8 @@ pub unsafe extern "C" fn mz_wait_weights_device(
     layer: u32,
     span: *mut MzDeviceSpan,
 ) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Tables::one(span) }?;
-        place.write(0, &answer::device_span(layer, &handle.lease_weights::<Device>(layer)?));
-        Ok(MZ_OK)
-    };
     // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
+    unsafe { weights::<Device>(handle, layer, span) }
 }
 
 /// As mz_wait_kv, for commands of an accelerator that read the chunks: they stay until
@@ -180,20 +231,8 @@ pub unsafe extern "C" fn mz_wait_kv_device(
     spans: *mut MzDeviceSpan,
     count: *mut u32,
 ) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let count = unsafe { Place::new(count, "count") }?;
-        let room = usize::try_from(count.get()).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise.
-        let places = unsafe { Tables::array(spans, room) }?;
-        let tell = |chunks: u16| count.set(u32::from(chunks));
-        let put = |chunk: u16, unit: OnDevice| {
-            places.write(usize::from(chunk), &answer::device_span(u32::from(chunk), &unit));
-        };
-        handle.lease_kv::<Device>(layer, places.count(), tell, put).map(|()| MZ_OK)
-    };
     // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
+    unsafe { kv::<Device>(handle, layer, spans, count) }
 }
 
 /// As mz_kv_tail, for commands of an accelerator that write the K and V of new tokens:
@@ -206,13 +245,6 @@ pub unsafe extern "C" fn mz_kv_tail_device(
     token: u32,
     span: *mut MzDeviceSpan,
 ) -> c_int {
-    let body = |handle: &'static Handle| {
-        // SAFETY: the caller's promise.
-        let place = unsafe { Tables::one(span) }?;
-        let (chunk, unit) = handle.lease_tail::<Device>(layer, token)?;
-        place.write(0, &answer::device_span(u32::from(chunk), &unit));
-        Ok(MZ_OK)
-    };
     // SAFETY: the caller's promise.
-    unsafe { inside(handle, body) }
+    unsafe { tail::<Device>(handle, layer, token, span) }
 }

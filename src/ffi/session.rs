@@ -281,7 +281,8 @@ fn place(
     let config = wanted.session(&model);
     team.open(wanted.compute.workers_max)?;
     let ports = SessionPorts { runtime: shared.ports(), rows: shared.rows(), team };
-    let (session, is_accelerated) = open_session(wanted, arena, model, &config, memory, ports)?;
+    let opening = Opening { model, config, memory, ports };
+    let (session, is_accelerated) = open_session(wanted, arena, opening)?;
     let log = wanted.log;
     let config = runtime_config(&model, &config);
     let lent = handle::lend(arena, &config, session.runtime(), &FutexPark, log)?;
@@ -307,21 +308,33 @@ fn place(
     Ok(ptr::from_mut(opened).cast())
 }
 
+/// All that a session is opened with.
+pub(super) struct Opening<'a> {
+    pub(super) model: Model,
+    pub(super) config: SessionConfig<'a>,
+    pub(super) memory: &'static mut [MaybeUninit<u8>],
+    pub(super) ports: SessionPorts,
+}
+
+impl Opening<'_> {
+    /// On the processor.
+    pub(super) fn on_cpu(self) -> Result<Session> {
+        Session::open(self.model, &self.config, self.memory, self.ports)
+    }
+}
+
 /// The session, and whether an accelerator computes.
 fn open_session(
     wanted: &Wanted<'_>,
     arena: &mut Arena,
-    model: Model,
-    config: &SessionConfig<'_>,
-    memory: &'static mut [MaybeUninit<u8>],
-    ports: SessionPorts,
+    opening: Opening<'_>,
 ) -> Result<(Session, bool)> {
     #[cfg(feature = "opencl")]
     if let Backend::OpenCl(device) = wanted.backend {
-        return super::accelerator::open(&device, wanted.log, arena, model, config, memory, ports);
+        return super::accelerator::open(&device, wanted.log, arena, opening);
     }
     let _ = (wanted, arena);
-    Ok((Session::open(model, config, memory, ports)?, false))
+    Ok((opening.on_cpu()?, false))
 }
 
 /// The session of an open model, for one thread at a time.

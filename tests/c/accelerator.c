@@ -248,6 +248,11 @@ static void *open_ports(char **arguments, int count, const mz_config *manager, m
     int result = mz_ports_opencl_required_bytes(&config, &bytes, &error);
     void *memory = result == MZ_OK ? malloc(bytes) : NULL;
     device.struct_bytes = sizeof device;
+    mz_opencl_config nowhere = config;
+    nowhere.device = "a device that nobody makes";
+    if (result == MZ_OK)
+        check("no such device", mz_ports_opencl(&nowhere, memory, bytes, ports, &device, NULL) ==
+                                    MZ_ERR_NO_DEVICE);
     if (result == MZ_OK)
         result = mz_ports_opencl(&config, memory, bytes, ports, &device, &error);
     if (result != MZ_OK)

@@ -100,6 +100,75 @@ static void open_wrongly(struct open *open)
                            &open->handle, &error), MZ_OK);
 }
 
+// Leases for an accelerator, on memory that host and device both see.
+static void lease_wrongly(mz_handle *handle)
+{
+    mz_span span = {.struct_bytes = sizeof span};
+    mz_device_span device = {.struct_bytes = sizeof device}, old = {.struct_bytes = 8};
+    uint32_t count = 1;
+    expect("device: no span", mz_wait_weights_device(handle, 0, NULL), MZ_ERR_INVALID_ARGUMENT);
+    expect("device: misaligned span", mz_wait_weights_device(handle, 0, moved(&device, 4)),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("device: short span", mz_wait_weights_device(handle, 0, &old),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("device: no such layer", mz_wait_weights_device(handle, 1, &device),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("device: no handle", mz_wait_weights_device(NULL, 0, &device),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("device: no count", mz_wait_kv_device(handle, 0, &device, NULL),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("device: no room", mz_wait_kv_device(handle, 0, NULL, &count),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("device: no tail", mz_kv_tail_device(handle, 0, 0, &device), MZ_ERR_INVALID_ARGUMENT);
+    expect("device: weights", mz_wait_weights_device(handle, 0, &device), MZ_OK);
+    expect("host and device at once", mz_wait_weights(handle, 0, &span), MZ_ERR_LEASED);
+    expect("device: close while leased", mz_close(handle), MZ_ERR_LEASED);
+    expect("device: release", mz_release_weights(handle, 0), MZ_OK);
+    expect("device: released twice", mz_release_weights(handle, 0), MZ_ERR_BAD_STATE);
+}
+
+static void open_opencl_wrongly(struct open *open, const char *model)
+{
+    static _Alignas(64) char memory[1 << 20];
+    mz_opencl_config config = {.struct_bytes = sizeof config, .model_path = model,
+                               .library = "/nonexistent/libOpenCL.so"};
+    mz_opencl_info info = {.struct_bytes = sizeof info};
+    mz_ports ports = {.struct_bytes = sizeof ports};
+    mz_error error = {.struct_bytes = sizeof error};
+    size_t bytes = 0;
+    expect("opencl: no manager", mz_ports_opencl_required_bytes(&config, &bytes, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    mz_config manager = open->config;
+    config.manager = &manager;
+    manager.kv_layers = 0;
+    expect("opencl: no layers", mz_ports_opencl_required_bytes(&config, &bytes, &error),
+           MZ_ERR_LIMIT_EXCEEDED);
+    manager.kv_layers = 1;
+    expect("opencl: no bytes", mz_ports_opencl_required_bytes(&config, NULL, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("opencl: size", mz_ports_opencl_required_bytes(&config, &bytes, &error), MZ_OK);
+    expect("opencl: fits", bytes <= sizeof memory ? MZ_OK : 1, MZ_OK);
+    expect("opencl: no info", mz_ports_opencl(&config, memory, bytes, &ports, NULL, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("opencl: no ports", mz_ports_opencl(&config, memory, bytes, NULL, &info, &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("opencl: little memory", mz_ports_opencl(&config, memory, bytes - 1, &ports, &info,
+                                                    &error), MZ_ERR_MEMORY_TOO_SMALL);
+    expect("opencl: overlapping info", mz_ports_opencl(&config, memory, bytes, &ports,
+                                                       memcpy(memory, &info, sizeof info), &error),
+           MZ_ERR_INVALID_ARGUMENT);
+    expect("opencl: no library", mz_ports_opencl(&config, memory, bytes, &ports, &info, &error),
+           MZ_ERR_NO_DEVICE);
+    config.sharing = 4;
+    expect("opencl: sharing", mz_ports_opencl(&config, memory, bytes, &ports, &info, &error),
+           MZ_ERR_UNSUPPORTED);
+    config.sharing = 0;
+    config.flags = 1;
+    expect("opencl: flags", mz_ports_opencl(&config, memory, bytes, &ports, &info, &error),
+           MZ_ERR_UNSUPPORTED);
+    expect("opencl: nothing was opened", ports.owner == NULL ? MZ_OK : 1, MZ_OK);
+}
+
 static void *close_inside(void *handle)
 {
     expect("another thread's release", mz_release_weights(handle, 0), MZ_OK);
@@ -130,6 +199,7 @@ static void use_wrongly(struct open *open)
     pthread_t thread;
     pthread_create(&thread, NULL, close_inside, handle);
     pthread_join(thread, NULL);
+    lease_wrongly(handle);
     expect("no room", mz_wait_kv(handle, 0, NULL, &count), MZ_ERR_INVALID_ARGUMENT);
     expect("endless room", (count = UINT32_MAX, mz_wait_kv(handle, 0, &span, &count)), MZ_OK);
     expect("no tail", mz_kv_tail(handle, 0, 0, &span), MZ_ERR_INVALID_ARGUMENT);
@@ -137,6 +207,9 @@ static void use_wrongly(struct open *open)
     expect("close", mz_close(handle), MZ_OK);
     expect("double close", mz_close(handle), MZ_ERR_BAD_STATE);
     expect("use after close", mz_restore_begin(handle, 1), MZ_ERR_BAD_STATE);
+    mz_device_span device = {.struct_bytes = sizeof device};
+    expect("device: use after close", mz_wait_weights_device(handle, 0, &device),
+           MZ_ERR_BAD_STATE);
     expect("close ports", mz_ports_close(&open->ports, NULL), MZ_OK);
     expect("double close of ports", mz_ports_close(&open->ports, NULL), MZ_ERR_BAD_STATE);
     expect("closed ports", mz_open(&open->config, &open->ports, open->memory, open->bytes, &handle,
@@ -207,6 +280,7 @@ int main(int argc, char **argv)
     open_ports(&open, argv[1], argv[2]);
     open_wrongly(&open);
     use_wrongly(&open);
+    open_opencl_wrongly(&open, argv[1]);
     use_model_wrongly(argv[1]);
     free(open.memory);
     free(open.ports_memory);

@@ -1,7 +1,8 @@
 //! Sequences of C calls, some of them with arguments that no careful program gives.
 //!
 //! ```text
-//! 0 codec     1 what is wrong with the first mz_config, 0: nothing     2 shift of the memory
+//! 0 codec     1 what is wrong with the first mz_config, 0: nothing
+//! 2 shift of the memory, and from 64 on: host and device take turns with buffers
 //! then calls: one byte says which, the next ones are its arguments
 //! ```
 //!
@@ -13,10 +14,13 @@ mod world;
 
 use super::reader::Reader;
 use mzcache::ffi::leases::{
-    mz_kv_tail, mz_release_all, mz_release_kv, mz_release_tail, mz_release_weights, mz_wait_kv,
-    mz_wait_kv_table, mz_wait_weights,
+    mz_kv_tail, mz_kv_tail_device, mz_release_all, mz_release_kv, mz_release_tail,
+    mz_release_weights, mz_wait_kv, mz_wait_kv_device, mz_wait_kv_table, mz_wait_weights,
+    mz_wait_weights_device,
 };
-use mzcache::ffi::types::{MzCodec, MzConfig, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats};
+use mzcache::ffi::types::{
+    MzCodec, MzConfig, MzDeviceSpan, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats,
+};
 use mzcache::ffi::{
     mz_add_query_energy, mz_close, mz_evict, mz_last_error, mz_lost, mz_open, mz_repin,
     mz_required_bytes, mz_restore, mz_restore_begin, mz_restore_cancel, mz_restore_end,
@@ -30,6 +34,8 @@ use world::{CHUNKS_MAX, HEAD_DIM, LAYERS, UNIT_BYTES, World, size_of_u32, value,
 const INVALID: c_int = MzErr::InvalidArgument as c_int;
 const BAD_STATE: c_int = MzErr::BadState as c_int;
 const CALLS_MAX: usize = 200;
+/// Of no function: it sets what the caller's callbacks answer next.
+const FAULTS_CALL: u8 = 25;
 
 /// Numbers at and around every limit.
 const NUMBERS: [u32; 12] = [0, 1, 2, 3, 255, 256, 300, 600, 1023, 1024, 1025, u32::MAX];
@@ -98,7 +104,10 @@ impl Program {
         let codecs = [MzCodec::Raw, MzCodec::Q8, MzCodec::Kv4, MzCodec::Kvh, MzCodec::CacheGen];
         world.config.codec = reader.pick(&codecs) as u32;
         self.is_raw = world.config.codec == MzCodec::Raw as u32;
-        let (wrong, shift) = (reader.byte(), usize::from(reader.byte() % 64));
+        let (wrong, shift) = (reader.byte(), usize::from(reader.byte()));
+        if shift & 64 != 0 {
+            world.take_turns();
+        }
         // As long as any size that is believed, so that a table may say so.
         // SAFETY: zeroes are a table.
         let mut tables = [unsafe { zeroed::<MzConfig>() }; 8];
@@ -117,7 +126,7 @@ impl Program {
         if known(sized) != 0 || bytes > 1 << 24 {
             return;
         }
-        let memory = world.take_memory(bytes, shift);
+        let memory = world.take_memory(bytes, shift % 64);
         // SAFETY: as above; the memory is the world's, and stays while the handle is open.
         unsafe {
             let small = mz_open(config, &ports, memory, bytes - 1, &mut handle, &mut error);
@@ -148,7 +157,7 @@ impl Program {
     }
 
     fn call(&mut self, reader: &mut Reader<'_>) {
-        let (handle, call) = (self.handle(reader), reader.byte() % 26);
+        let (handle, call) = (self.handle(reader), reader.byte() % 29);
         let is_own = handle == self.world.handle && !handle.is_null();
         // SAFETY: the handle is the world's, or null, misaligned, or no handle; every other pointer
         // is to a live value or made to be refused.
@@ -177,7 +186,11 @@ impl Program {
                 22 => energy(handle, reader),
                 23 => self.table(handle, reader),
                 24 => mz_lost(handle, ptr::null_mut()),
+                26 => self.weights_on_device(handle, reader),
+                27 => self.kv_on_device(handle, reader),
+                28 => self.tail_on_device(handle, reader),
                 _ => {
+                    assert_eq!(call, FAULTS_CALL);
                     self.world.fault.set(reader.pick(&FAULTS));
                     self.world.until_fault.set(reader.byte().into());
                     0
@@ -185,7 +198,7 @@ impl Program {
             }
         };
         known(result);
-        if !is_own && call < 25 {
+        if !is_own && call != FAULTS_CALL {
             assert!(result == INVALID || result == BAD_STATE, "call {call}: {result}");
         }
     }
@@ -275,6 +288,53 @@ impl Program {
             // SAFETY: the chunk is taken for writing, and the token lies in it.
             unsafe { place.write(value(layer, token)) };
         }
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn weights_on_device(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let layer = reader.pick(&NUMBERS);
+        // SAFETY: zeroes are a table.
+        let (tables, span, is_wrong) = table::<MzDeviceSpan>(reader, unsafe { zeroed() });
+        // SAFETY: the caller's promise; the span is live or made to be refused.
+        let result = unsafe { mz_wait_weights_device(handle, layer, span) };
+        assert!(!is_wrong || result < 0);
+        assert!(result != 0 || (tables[0].index == layer && self.world.is_on_device(&tables[0])));
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn kv_on_device(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let layer = reader.pick(&NUMBERS);
+        // SAFETY: zeroes are a table.
+        let mut spans = [unsafe { zeroed::<MzDeviceSpan>() }; CHUNKS_MAX];
+        spans[0].struct_bytes = size_of_u32::<MzDeviceSpan>();
+        let room = u32::from(reader.byte()) % 5;
+        let mut count = room;
+        // SAFETY: the caller's promise; there are as many spans as `count` says.
+        let result = unsafe { mz_wait_kv_device(handle, layer, spans.as_mut_ptr(), &mut count) };
+        if result == 0 {
+            assert!(count <= room);
+            assert!(spans[..count as usize].iter().all(|span| self.world.is_on_device(span)));
+        }
+        result
+    }
+
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn tail_on_device(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+        let (layer, token) = (u32::from(reader.byte()) % (LAYERS + 1), reader.pick(&NUMBERS));
+        // SAFETY: zeroes are a table.
+        let (tables, span, is_wrong) = table::<MzDeviceSpan>(reader, unsafe { zeroed() });
+        // SAFETY: the caller's promise; the span is live or made to be refused.
+        let result = unsafe { mz_kv_tail_device(handle, layer, token, span) };
+        assert!(!is_wrong || result < 0);
+        assert!(result != 0 || self.world.is_on_device(&tables[0]));
         result
     }
 

@@ -1,7 +1,7 @@
 //! Files, buffers and tables of a caller in C, and the canaries around what it gave away.
 
 use mzcache::ffi::tables::{MzClock, MzMemory, MzPorts, MzRegion, MzStorage};
-use mzcache::ffi::types::{MzConfig, MzExtent, MzHandle};
+use mzcache::ffi::types::{MzConfig, MzDeviceSpan, MzErr, MzExtent, MzHandle};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ pub const UNIT_BYTES: usize = 8192;
 pub const CONTEXT_MAX: u32 = 1024;
 pub const CHUNKS_MAX: usize = 4;
 pub const HEAD_DIM: usize = 32;
+/// Where a region begins in what the device calls its buffer.
+const DEVICE_OFFSET: u64 = 8192;
 const ALIGN: usize = 4096;
 const CANARY: u8 = 0xC7;
 const CANARIES: usize = 64;
@@ -36,6 +38,8 @@ pub struct World {
     swap: RefCell<Vec<u8>>,
     /// Live regions: start to size.
     pub live: RefCell<BTreeMap<usize, usize>>,
+    /// Users of a region, by its start: the host's, the device's. Never of both at a time.
+    users: RefCell<BTreeMap<usize, [u32; 2]>>,
     /// Calls of callbacks until one fails, and how.
     pub until_fault: Cell<u32>,
     pub fault: Cell<i64>,
@@ -68,6 +72,23 @@ impl World {
     }
 }
 
+/// What a read callback answers: a fault, or how much `fill` put into the library's memory.
+///
+/// # Safety
+///
+/// As for [`world`]; there is room for `bytes`.
+unsafe fn read(
+    context: *mut c_void,
+    into: *mut c_void,
+    bytes: usize,
+    fill: impl FnOnce(&World, &mut [u8]) -> usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (world, into) =
+        unsafe { (world(context), std::slice::from_raw_parts_mut(into.cast::<u8>(), bytes)) };
+    world.fault().unwrap_or_else(|| i64::try_from(fill(world, into)).unwrap())
+}
+
 // SAFETY: only the library calls it, with what the table and its contract say.
 unsafe extern "C" fn read_model(
     context: *mut c_void,
@@ -75,18 +96,16 @@ unsafe extern "C" fn read_model(
     into: *mut c_void,
     bytes: usize,
 ) -> i64 {
+    let fill = |_: &World, into: &mut [u8]| {
+        let offset = usize::try_from(offset).unwrap();
+        let count = (UNITS as usize * UNIT_BYTES).saturating_sub(offset).min(into.len());
+        for (index, byte) in into[..count].iter_mut().enumerate() {
+            *byte = weight_byte(offset + index);
+        }
+        count
+    };
     // SAFETY: see `world`; the library gives room for `bytes`.
-    let (world, into) =
-        unsafe { (world(context), std::slice::from_raw_parts_mut(into.cast::<u8>(), bytes)) };
-    if let Some(answer) = world.fault() {
-        return answer;
-    }
-    let offset = usize::try_from(offset).unwrap();
-    let count = (UNITS as usize * UNIT_BYTES).saturating_sub(offset).min(bytes);
-    for (index, byte) in into[..count].iter_mut().enumerate() {
-        *byte = weight_byte(offset + index);
-    }
-    i64::try_from(count).unwrap()
+    unsafe { read(context, into, bytes, fill) }
 }
 
 // SAFETY: as for `read_model`.
@@ -96,17 +115,15 @@ unsafe extern "C" fn read_swap(
     into: *mut c_void,
     bytes: usize,
 ) -> i64 {
+    let fill = |world: &World, into: &mut [u8]| {
+        let swap = world.swap.borrow();
+        let from = &swap[swap.len().min(usize::try_from(offset).unwrap())..];
+        let count = from.len().min(into.len());
+        into[..count].copy_from_slice(&from[..count]);
+        count
+    };
     // SAFETY: as in `read_model`.
-    let (world, into) =
-        unsafe { (world(context), std::slice::from_raw_parts_mut(into.cast::<u8>(), bytes)) };
-    if let Some(answer) = world.fault() {
-        return answer;
-    }
-    let swap = world.swap.borrow();
-    let from = &swap[swap.len().min(usize::try_from(offset).unwrap())..];
-    let count = from.len().min(bytes);
-    into[..count].copy_from_slice(&from[..count]);
-    i64::try_from(count).unwrap()
+    unsafe { read(context, into, bytes, fill) }
 }
 
 // SAFETY: as for `read_model`.
@@ -168,9 +185,63 @@ unsafe extern "C" fn release(context: *mut c_void, region: *const MzRegion) {
     let (world, region) = unsafe { (world(context), &*region) };
     let start = region.start.expose_provenance();
     let bytes = world.live.borrow_mut().remove(&start).expect("a live region");
+    let users = world.users.borrow_mut().remove(&start).unwrap_or_default();
+    assert_eq!(users, [0, 0], "a region that is released has users");
     let layout = Layout::from_size_align(bytes, ALIGN).unwrap();
     // SAFETY: it was allocated with this layout, and is not live any more.
     unsafe { dealloc(region.start.cast(), layout) };
+}
+
+impl World {
+    /// A side goes into a region, if the other one is not there.
+    fn begin(&self, region: &MzRegion, side: usize) -> i64 {
+        if let Some(answer) = self.fault() {
+            return answer.min(-1);
+        }
+        let mut users = self.users.borrow_mut();
+        let users = users.entry(region.start.addr()).or_default();
+        if users[1 - side] > 0 {
+            return MzErr::Leased as i64;
+        }
+        users[side] += 1;
+        0
+    }
+}
+
+// SAFETY: as for `read_model`; the region is live, as in those below.
+unsafe extern "C" fn begin_host(
+    context: *mut c_void,
+    region: *const MzRegion,
+    start: *mut *mut c_void,
+) -> i64 {
+    // SAFETY: as in `allocate`.
+    let (world, region) = unsafe { (world(context), &*region) };
+    // SAFETY: the library gives a place for it.
+    unsafe { start.write(region.start) };
+    world.begin(region, 0)
+}
+
+// SAFETY: as for `begin_host`.
+unsafe extern "C" fn begin_device(
+    context: *mut c_void,
+    region: *const MzRegion,
+    device: *mut MzDeviceSpan,
+) -> i64 {
+    // SAFETY: as in `allocate`; the table is the library's.
+    let (world, region, device) = unsafe { (world(context), &*region, &mut *device) };
+    device.buffer = region.start;
+    device.offset = DEVICE_OFFSET;
+    world.begin(region, 1)
+}
+
+// SAFETY: as for `begin_host`.
+unsafe extern "C" fn end(context: *mut c_void, region: *const MzRegion) {
+    // SAFETY: as in `allocate`.
+    let (world, region) = unsafe { (world(context), &*region) };
+    let mut users = world.users.borrow_mut();
+    let users = users.get_mut(&region.start.addr()).expect("a region with users");
+    let side = users.iter().position(|count| *count > 0).expect("a user that is in");
+    users[side] -= 1;
 }
 
 // SAFETY: as for `read_model`.
@@ -194,6 +265,7 @@ impl World {
             World {
                 swap: RefCell::default(),
                 live: RefCell::default(),
+                users: RefCell::default(),
                 until_fault: Cell::new(0),
                 fault: Cell::new(0),
                 extents,
@@ -238,6 +310,24 @@ impl World {
         self.clock_table.struct_bytes = size_of_u32::<MzClock>();
         self.clock_table.context = context;
         self.clock_table.now = Some(now);
+    }
+
+    /// From now on host and device take turns.
+    pub fn take_turns(&mut self) {
+        self.memory_table.begin_host = Some(begin_host);
+        self.memory_table.begin_device = Some(begin_device);
+        self.memory_table.end = Some(end);
+    }
+
+    /// Whether a device's span is what `begin_device` said, or an address where there is none.
+    pub fn is_on_device(&self, span: &MzDeviceSpan) -> bool {
+        let start = match self.memory_table.begin_device {
+            Some(_) => span.buffer,
+            None => ptr::without_provenance_mut(usize::try_from(span.address).unwrap()),
+        };
+        let is_named = (span.address == 0) != span.buffer.is_null();
+        let offset = if span.buffer.is_null() { 0 } else { DEVICE_OFFSET };
+        is_named && span.offset == offset && self.is_live(start, span.bytes)
     }
 
     pub fn ports(&self) -> MzPorts {

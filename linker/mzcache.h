@@ -5,7 +5,9 @@
 // A pass, in short: mz_restore_begin; then for each layer mz_wait_weights, mz_kv_tail to write the
 // new tokens' K and V, mz_wait_kv to attend, and the releases; then mz_restore_end. mz_evict may
 // come from another thread at any time; then the next mz_restore_begin begins to bring back what is
-// gone, and mz_restore_poll on spare threads does so ahead of the one that waits.
+// gone, and mz_restore_poll on spare threads does so ahead of the one that waits. An engine on an
+// accelerator waits by mz_wait_weights_device, mz_kv_tail_device and mz_wait_kv_device instead, and
+// releases when its commands have run.
 //
 // Every function returns MZ_OK, a number above 0 where its comment says so, or one of MZ_ERR_*.
 // Every table begins with struct_bytes: set it to the table's sizeof, so that program and library

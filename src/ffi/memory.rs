@@ -128,9 +128,7 @@ unsafe impl SharedMemory for MemoryPort {
         const WHAT: &str = "mz_memory.begin_fill";
         let Some(begin) = self.table.begin_fill else {
             // SAFETY: the caller's promise.
-            let start = unsafe { self.begin_host(region)? };
-            // SAFETY: the range lies within the region (the caller's promise).
-            return Ok(Filling { start: unsafe { start.add(range.start) }, token: 0 });
+            return unsafe { self.begin_fill_in_place(region, range) };
         };
         let (context, mut start, mut token) = (self.table.context, ptr::null_mut(), 0);
         let (offset, bytes) = (range.start, range.len());

@@ -162,6 +162,17 @@ pub unsafe trait SharedMemory: Sync {
     /// As for `begin_host`; the range lies within the region and no other user has any of it.
     unsafe fn begin_fill(&self, region: &Region, range: Range<usize>) -> Result<Filling> {
         // SAFETY: the caller's promise.
+        unsafe { self.begin_fill_in_place(region, range) }
+    }
+
+    /// As `begin_fill`, where the host finds the region; for ports that have another way for some
+    /// regions alone.
+    ///
+    /// # Safety
+    ///
+    /// As for `begin_fill`.
+    unsafe fn begin_fill_in_place(&self, region: &Region, range: Range<usize>) -> Result<Filling> {
+        // SAFETY: the caller's promise.
         let start = unsafe { self.begin_host(region)? };
         // SAFETY: the range lies within the region (the caller's promise).
         Ok(Filling { start: unsafe { start.add(range.start) }, token: 0 })

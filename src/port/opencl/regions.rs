@@ -433,9 +433,7 @@ unsafe impl SharedMemory for DeviceBuffers {
             return Ok(self.staging.take(range.len(), false)?.filling());
         }
         // SAFETY: the caller's promise.
-        let start = unsafe { self.begin_host(region)? };
-        // SAFETY: the range lies within the region (the caller's promise).
-        Ok(Filling { start: unsafe { start.add(range.start) }, token: 0 })
+        unsafe { self.begin_fill_in_place(region, range) }
     }
 
     unsafe fn end_fill(

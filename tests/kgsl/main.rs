@@ -13,6 +13,8 @@ mod driver;
 mod faults;
 mod life;
 mod objects;
+#[cfg(feature = "cli")]
+mod program;
 
 use scenario::SCENARIO;
 

@@ -13,6 +13,8 @@ mod launch;
 mod process;
 mod supervisor;
 
+#[cfg(feature = "cli")]
+pub use launch::supervised;
 pub use launch::under;
 pub use supervisor::{Fault, Ion, World};
 

@@ -47,7 +47,7 @@ tables! {
     MzThreads, "mz_threads", size_of::<MzThreads>();
     MzMeter, "mz_meter", size_of::<MzMeter>();
     MzLog, "mz_log", size_of::<MzLog>();
-    MzLinuxConfig, "mz_linux_config", size_of::<MzLinuxConfig>();
+    MzLinuxConfig, "mz_linux_config", offset_of!(MzLinuxConfig, memory);
     MzModelConfig, "mz_model_config", size_of::<MzModelConfig>();
     MzModelInfo, "mz_model_info", size_of::<MzModelInfo>();
 }
@@ -118,7 +118,8 @@ mod lp64 {
     layout!(MzThreads, 40: struct_bytes 0, flags 4, context 8, spawn 16, join 24, pin 32);
     layout!(MzMeter, 24: struct_bytes 0, flags 4, context 8, resident 16);
     layout!(MzLog, 24: struct_bytes 0, level 4, context 8, entry 16);
-    layout!(MzLinuxConfig, 24: struct_bytes 0, flags 4, model_path 8, swap_path 16);
+    layout!(MzLinuxConfig, 32: struct_bytes 0, flags 4, model_path 8, swap_path 16, memory 24,
+        reserved 28);
     layout!(MzModelConfig, 80: struct_bytes 0, flags 4, model_path 8, swap_path 16, options 24,
         log 32, compute_threads 40, batch_tokens_max 44, backend 48, reserved 52,
         opencl_library 56, opencl_device 64, opencl_cache 72);

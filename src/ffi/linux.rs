@@ -4,6 +4,8 @@
 //! Invariant: `mz_ports_close` refuses while a handle uses them, so a callback always finds them
 //! open. A caller may replace single tables, such as the memory's, before `mz_open`.
 
+mod buffers;
+
 use super::config;
 use super::door::{self, Head, Object};
 use super::outside;
@@ -328,13 +330,15 @@ fn required_bytes() -> Result<usize> {
 
 fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<*mut LinuxPorts> {
     super::ports::check_flags(config.flags, "mz_linux_config.flags")?;
+    super::ports::check_flags(config.reserved, "mz_linux_config.reserved")?;
+    let kind = buffers::kind(config.memory)?;
     // SAFETY: who calls from C promises that paths are texts.
     let model = unsafe { raw::text(config.model_path, "mz_linux_config.model_path") }?;
     // SAFETY: as above.
     let swap = unsafe { raw::optional_text(config.swap_path, "mz_linux_config.swap_path") }?;
     let own: &'static mut LinuxPorts = Arena::new(memory)?.value(LinuxPorts {
         owner: Owner { head: Head::new() },
-        host: ManuallyDrop::new(HostPorts::open(model, swap)?),
+        host: ManuallyDrop::new(buffers::open(model, swap, kind)?),
         threads: Slots::new(),
         tables: tables(ptr::null_mut(), false),
     })?;
@@ -366,8 +370,9 @@ pub unsafe extern "C" fn mz_ports_linux_required_bytes(
 
 /// Opens the library's own ports for Linux and Android in the caller's memory, which belongs to
 /// them until mz_ports_close has succeeded, and fills in *ports with their tables: files by direct
-/// I/O, anonymous memory, monotonic time, futexes, threads, and a meter. Any number of handles may
-/// use them; single tables may be replaced before mz_open. In archives with the feature host.
+/// I/O, memory as mz_linux_config says, monotonic time, futexes, threads, and a meter. Any number
+/// of handles may use them; single tables may be replaced before mz_open. In archives with the
+/// feature host.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_ports_linux(

@@ -15,6 +15,7 @@ mod life;
 mod objects;
 #[cfg(feature = "cli")]
 mod program;
+mod tables;
 
 use scenario::SCENARIO;
 
@@ -35,6 +36,8 @@ fn scenario() {
         "imported" => dma_bufs::imported(),
         "dma-buf faults" => faults::attempts_on_dma_bufs(),
         "import faults" => faults::attempts_to_import(),
+        "kgsl tables" => tables::on_kgsl(),
+        "dma-buf tables" => tables::on_dma_bufs(),
         "dma-buf life" => life::on_dma_bufs(),
         other => panic!("no scenario {other}"),
     }

@@ -17,12 +17,14 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 const WHAT: &str = "dma-buf";
 const SYNC: &str = "DMA_BUF_IOCTL_SYNC";
+/// The token of memory that is no dma-buf.
+const ORDINARY: u64 = u64::MAX;
 /// The host reads and writes.
 const BOTH: Window = Window::READ.union(Window::WRITE);
 
-/// Dma-bufs as the shared-memory port. A region's token is its file descriptor and 1 in the lower
-/// 32 bits, and the number of KGSL's object that it was imported as, or 0, in the upper ones; 0 for
-/// memory that is not the device's.
+/// Dma-bufs as the shared-memory port. A region's token is its file descriptor in the lower 32
+/// bits, and the number of KGSL's object that it was imported as, or 0, in the upper ones;
+/// [`u64::MAX`] for memory that is not the device's.
 pub struct DmaHeapMemory {
     heap: Heap,
     /// Who imports each region.
@@ -99,9 +101,12 @@ impl DmaHeapMemory {
 
     /// What a live region is; `None` for ordinary memory.
     fn names(region: &Region) -> Option<Names> {
-        let low = i32::try_from(region.token & u64::from(u32::MAX)).ok().filter(|low| *low > 0)?;
+        if region.token == ORDINARY {
+            return None;
+        }
+        let number = i32::try_from(region.token & u64::from(u32::MAX)).ok()?;
         // SAFETY: the descriptor that `allocate` put there, which is open until `release`.
-        let file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(low - 1) });
+        let file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
         Some(Names { file, object: Name::try_from(region.token >> 32).unwrap_or(0) })
     }
 
@@ -131,7 +136,8 @@ unsafe impl SharedMemory for DmaHeapMemory {
     fn allocate(&self, usage: Use, bytes: usize) -> Result<Region> {
         if usage == Use::Swap {
             // Its pages come one by one with the records, which heaps cannot do.
-            return AnonymousMemory.allocate(usage, bytes);
+            let segment = AnonymousMemory.allocate(usage, bytes)?;
+            return Ok(Region { token: ORDINARY, ..segment });
         }
         let (file, mapping) = self.make(bytes)?;
         self.turn(&file)?.settle(Party::Host, false);
@@ -143,7 +149,7 @@ unsafe impl SharedMemory for DmaHeapMemory {
         let Mapping { start, bytes } = *ManuallyDrop::new(mapping);
         self.allocated.add(bytes as u64);
         let number = u64::from(file.into_raw_fd().cast_unsigned());
-        Ok(Region { start, bytes, token: u64::from(object) << 32 | (number + 1) })
+        Ok(Region { start, bytes, token: u64::from(object) << 32 | number })
     }
 
     unsafe fn release(&self, usage: Use, region: Region) {

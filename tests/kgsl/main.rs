@@ -3,6 +3,8 @@
 
 #[path = "../manager/mod.rs"]
 mod manager;
+#[path = "../refusing/mod.rs"]
+mod refusing;
 #[path = "../support/scenario.rs"]
 mod scenario;
 #[path = "../support/mod.rs"]
@@ -30,6 +32,8 @@ fn scenario() {
         "turns" => objects::turns(),
         "meter" => objects::meter(),
         "faults" => faults::attempts(),
+        "quiet" => objects::quiet(),
+        "quiet dma-bufs" => dma_bufs::quiet(),
         "life" => life::on_kgsl(),
         "dma-bufs" => dma_bufs::lives(),
         "dma-buf turns" => dma_bufs::turns(),

@@ -1,6 +1,7 @@
 //! KGSL's objects as shared buffers: what they are, whose turn it is, what they count for.
 
 use crate::driver::{World, under};
+use crate::refusing;
 use crate::scenario::{say, show};
 use crate::support::{ScratchFile, pattern};
 use mzcache::port::kgsl::{GpuBytes, KgslDevice, KgslMemory};
@@ -191,7 +192,7 @@ pub fn meter() {
     say(said(&memory));
     let shared = ProcessMeter.fields().unwrap().shared;
     assert!(shared >= 4 * MIB as u64);
-    for text in ["67108864\n", "", "-1\n", "much\n", "99999999999999999999999999\n"] {
+    for text in ["67108864\n", "", "-1\n", "much\n", "99999999999999999999999999\n", "4096\n"] {
         std::fs::write(own.join("gpumem_mapped"), text).unwrap();
         say(said(&memory));
     }
@@ -215,8 +216,41 @@ fn the_meter_believes_the_driver_and_else_its_own_books() {
         "own 4194304",
         "own 4194304",
         "own 4194304",
+        "own 4194304",
         "own 0",
     ]);
+}
+
+/// Everything that happens to a region, with an allocator that refuses.
+pub fn without_allocation(memory: &(impl SharedMemory + Meter)) {
+    refusing::sees_one_call();
+    let calls = refusing::armed(|| {
+        for usage in [Use::Kv, Use::Weights, Use::Swap] {
+            let region = memory.allocate(usage, MIB).unwrap();
+            // SAFETY: the region is live; uses are ended, and it is given back once.
+            unsafe {
+                memory.begin_host(&region).unwrap();
+                memory.end(&region);
+                if memory.begin_device(&region).is_ok() {
+                    memory.end(&region);
+                }
+                memory.resident_bytes().unwrap();
+                memory.release(usage, region);
+            }
+        }
+    });
+    say(format!("{calls} allocations"));
+}
+
+pub fn quiet() {
+    without_allocation(&open().unwrap());
+}
+
+#[test]
+fn nothing_is_allocated_on_the_heap() {
+    let world = World { is_coherent: false, ..World::kgsl() };
+    under(world, "quiet").0.assert_said(&["0 allocations"]);
+    under(World::dma_heap(), "quiet dma-bufs").0.assert_said(&["0 allocations"]);
 }
 
 #[test]

@@ -38,6 +38,11 @@ fn answers_are_the_same_on_every_memory() {
         let command = chat(place.path(), &["--memory", memory]);
         let (output, report) = supervised(both.clone(), command, |mut run| run.output().unwrap());
         assert_eq!(answer(&output), expected, "{memory}");
+        let note = match memory {
+            "kgsl" => "KGSL's on Adreno830v2, caches coherent, counted by mzcache",
+            _ => "shared buffers are dma-bufs; files are copied in",
+        };
+        assert!(text(&output.stderr).contains(note), "{}", text(&output.stderr));
         let (made, freed) = match memory {
             "kgsl" => ("GPUOBJ_ALLOC", "GPUOBJ_FREE"),
             _ => ("to host", "to device"),

@@ -16,7 +16,7 @@ use mzcache::infer::gguf::Gguf;
 use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
 use mzcache::policy::Profile;
 use mzcache::port::affinity::CoreMap;
-use mzcache::port::kgsl::KgslMemory;
+use mzcache::port::kgsl::{GpuBytes, KgslMemory};
 use mzcache::port::linux::{
     FutexPark, HostPorts, MappedFile, MemoryKind, ThreadTeam, host_cpu, map_arena,
 };
@@ -359,11 +359,16 @@ fn open_ports(
 fn kgsl_note(memory: &KgslMemory) -> String {
     // Drivers before 2022 do not tell the name.
     let model = memory.device().model().unwrap_or_default();
-    let caches = if memory.is_coherent() { "coherent" } else { "kept by hand" };
-    match model.text() {
-        "" => format!("shared buffers are KGSL's, caches {caches}"),
-        name => format!("shared buffers are KGSL's on {name}, caches {caches}"),
-    }
+    let name = match model.text() {
+        "" => "a GPU without a name",
+        name => name,
+    };
+    let caches = if memory.is_coherent() { "coherent" } else { "synced" };
+    let counted = match memory.gpu_bytes() {
+        GpuBytes::Driver(_) => "the driver",
+        GpuBytes::Own(_) => "mzcache",
+    };
+    format!("shared buffers are KGSL's on {name}, caches {caches}, counted by {counted}")
 }
 
 /// Memory that was asked for and cannot be had.

@@ -93,14 +93,16 @@ impl KgslMemory {
         self.turns.is_none()
     }
 
-    /// GPU memory that this process has mapped.
+    /// GPU memory that this process has mapped. A figure of the driver's below this port's own is
+    /// another process's: numbers of processes differ from one container to the next.
     pub fn gpu_bytes(&self) -> GpuBytes {
+        let own = self.allocated.get();
         // SAFETY: the call only answers a question.
         let process = unsafe { libc::getpid() };
         let file = format_args!("/{process}/gpumem_mapped");
         match read_number(self.proc_root, file, "gpumem_mapped") {
-            Some(bytes) => GpuBytes::Driver(bytes),
-            None => GpuBytes::Own(self.allocated.get()),
+            Some(bytes) if bytes >= own => GpuBytes::Driver(bytes),
+            _ => GpuBytes::Own(own),
         }
     }
 

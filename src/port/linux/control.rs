@@ -81,6 +81,7 @@ mod tests {
         let file: OwnedFd = std::fs::File::open("/proc/self/maps").unwrap().into();
         let call = Call::<u64>::new(Direction::Write, b'b', 0);
         // SAFETY: the argument holds no address.
-        assert_eq!(unsafe { call.make(&file, &mut 0) }, Err(libc::ENOTTY));
+        let errno = unsafe { call.make(&file, &mut 0) }.unwrap_err();
+        assert_eq!(errno::device_error("file", errno).code, crate::Code::Unsupported);
     }
 }

@@ -39,6 +39,21 @@
 // A callback's answer for a failure that only the caller's own number n, 0 or above, describes.
 #define MZ_PORT_ERROR(n) (-1000 - (int64_t)(n))
 
+// mz_linux_config.memory: private memory of the process.
+#define MZ_MEMORY_ANONYMOUS 0
+
+// mz_linux_config.memory: objects of KGSL, the driver of Adreno GPUs, each at one address for both
+// processors. The lower half of mz_region.token is the object's number, 0 for segments of the RAM
+// swap, which are private memory. Leases of the device hand caches over where that is needed.
+#define MZ_MEMORY_KGSL 1
+
+// mz_linux_config.memory: dma-bufs from the system's dma-heap, or from ION. The lower half of
+// mz_region.token is the file descriptor; all of it is UINT64_MAX for segments of the RAM swap.
+// Leases end the processor's window of access for a device and open it again. Direct transfers do
+// not reach dma-bufs, which the library's own files know how to go round; callbacks of a caller's
+// own must, too.
+#define MZ_MEMORY_DMA_HEAP 2
+
 // Success.
 #define MZ_OK 0
 
@@ -634,6 +649,11 @@ typedef struct mz_linux_config {
     // The swap file, which is made, or emptied if it is there; NULL: none. It may be unlinked once
     // it is open. It holds what was said in prompts: keep it where nobody else reads.
     const char *swap_path;
+    // Where shared buffers come from: one of MZ_MEMORY_*. MZ_ERR_NO_DEVICE where the machine has
+    // none of it, or none for this process.
+    uint32_t memory;
+    // Must be 0.
+    uint32_t reserved;
 } mz_linux_config;
 
 // What a model is opened for. Set all to 0 first; 0 means the default where one is named.
@@ -907,8 +927,9 @@ int mz_ports_linux_required_bytes(size_t *bytes, struct mz_error *error);
 
 // Opens the library's own ports for Linux and Android in the caller's memory, which belongs to
 // them until mz_ports_close has succeeded, and fills in *ports with their tables: files by direct
-// I/O, anonymous memory, monotonic time, futexes, threads, and a meter. Any number of handles may
-// use them; single tables may be replaced before mz_open. In archives with the feature host.
+// I/O, memory as mz_linux_config says, monotonic time, futexes, threads, and a meter. Any number
+// of handles may use them; single tables may be replaced before mz_open. In archives with the
+// feature host.
 int mz_ports_linux(const struct mz_linux_config *config,
                    void *memory,
                    size_t bytes,

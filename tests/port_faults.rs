@@ -2,19 +2,22 @@
 //! which makes chosen calls fail, be interrupted or move less than asked.
 #![cfg(feature = "host")]
 
+#[path = "support/scenario.rs"]
+mod scenario;
 #[path = "support/strace.rs"]
 mod strace;
 mod support;
 
 use mzcache::port::linux::{File, RowFile};
 use mzcache::port::{RowReader, Storage};
+use scenario::{SCENARIO, run, say, show};
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::ptr;
-use strace::{FILE, SCENARIO, run, say, show, under_strace};
+use strace::{FILE, under_strace};
 use support::{Aligned, ScratchFile, pattern};
 
 const BLOCK: usize = 4096;
@@ -70,6 +73,22 @@ fn read() {
     say(format!("direct {opened} then {}", file.is_direct()));
     say(format!("read {}", show(result)));
     say(format!("wrong {wrong:?}"));
+}
+
+#[test]
+fn memory_that_direct_transfers_cannot_reach_is_reached_past_the_cache_all_the_same() {
+    let file = model_file("read-efault");
+    under_strace(&["pread64:error=EFAULT:when=1"], Some(&file.0), "read").assert_said(&[
+        "direct true then true",
+        "read 65536",
+        "wrong None",
+    ]);
+    // No memory is.
+    under_strace(&["pread64:error=EFAULT:when=1+"], Some(&file.0), "read").assert_said(&[
+        "direct true then true",
+        "read Io, model file, 14",
+        "wrong Some(0..65536)",
+    ]);
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! What memory, threads and the meter do when the system refuses, and where a stack ends.
 #![cfg(feature = "host")]
 
+#[path = "support/scenario.rs"]
+mod scenario;
 #[path = "support/strace.rs"]
 mod strace;
 
 use mzcache::port::linux::{AnonymousMemory, PosixThreads, ProcessMeter, map_arena};
 use mzcache::port::{Body, Meter, SharedMemory, ThreadSpec, Threads, Use};
+use scenario::{SCENARIO, run, say, show};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use strace::{SCENARIO, run, say, show, under_strace};
+use strace::under_strace;
 
 #[test]
 #[ignore = "started by the other tests, under strace"]

@@ -48,7 +48,7 @@ tables! {
     MzThreads, "mz_threads", size_of::<MzThreads>();
     MzMeter, "mz_meter", size_of::<MzMeter>();
     MzLog, "mz_log", size_of::<MzLog>();
-    MzLinuxConfig, "mz_linux_config", size_of::<MzLinuxConfig>();
+    MzLinuxConfig, "mz_linux_config", offset_of!(MzLinuxConfig, memory);
     MzOpenClConfig, "mz_opencl_config", size_of::<MzOpenClConfig>();
     MzOpenClInfo, "mz_opencl_info", size_of::<MzOpenClInfo>();
     MzModelConfig, "mz_model_config", size_of::<MzModelConfig>();
@@ -123,7 +123,8 @@ mod lp64 {
     layout!(MzThreads, 40: struct_bytes 0, flags 4, context 8, spawn 16, join 24, pin 32);
     layout!(MzMeter, 24: struct_bytes 0, flags 4, context 8, resident 16);
     layout!(MzLog, 24: struct_bytes 0, level 4, context 8, entry 16);
-    layout!(MzLinuxConfig, 24: struct_bytes 0, flags 4, model_path 8, swap_path 16);
+    layout!(MzLinuxConfig, 32: struct_bytes 0, flags 4, model_path 8, swap_path 16, memory 24,
+        reserved 28);
     layout!(MzOpenClConfig, 72: struct_bytes 0, flags 4, model_path 8, swap_path 16, manager 24,
         library 32, device 40, sharing 48, reserved 52, spare_bytes 56, staging_bytes 64);
     layout!(MzOpenClInfo, 40: struct_bytes 0, sharing 4, platform 8, device 16, context 24,

@@ -4,6 +4,8 @@
 //! Invariant: `mz_ports_close` refuses while a handle uses them, so a callback always finds them
 //! open. A caller may replace single tables, such as the memory's, before `mz_open`.
 
+mod buffers;
+
 use super::config;
 use super::door::{self, Head, Object};
 use super::outside;
@@ -19,7 +21,7 @@ use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::WORKERS_MAX;
 use crate::port::affinity::CoreMap;
-use crate::port::linux::{AnonymousMemory, FutexPark, HostPorts, THREADS_MAX, host_topology};
+use crate::port::linux::{FutexPark, HostPorts, THREADS_MAX, host_topology};
 use crate::port::{Body, Park, Ports, SharedMemory, Storage, ThreadId, ThreadSpec};
 use crate::runtime::{WorkerCounts, WorkerList};
 use crate::sync::Word;
@@ -49,7 +51,8 @@ impl Body for Slot<Work> {
 pub(super) struct LinuxPorts {
     owner: Owner,
     host: ManuallyDrop<HostPorts>,
-    memory: &'static dyn SharedMemory,
+    /// An accelerator's, in the place of the machine's.
+    memory: Option<&'static dyn SharedMemory>,
     threads: Slots<Work, THREADS_MAX>,
     tables: LinuxTables,
 }
@@ -70,14 +73,14 @@ impl LinuxPorts {
         LinuxPorts {
             owner: Owner { head: Head::new(), drop },
             host: ManuallyDrop::new(host),
-            memory: &AnonymousMemory,
+            memory: None,
             threads: Slots::new(),
             tables: tables(ptr::null_mut(), false, false),
         }
     }
 
-    /// Opens them where they lie, with shared buffers that host and accelerator take turns with, or
-    /// with the machine's; what C gets of them.
+    /// Opens them where they lie, with an accelerator's shared buffers or with the machine's; what
+    /// C gets of them.
     ///
     /// # Safety
     ///
@@ -90,8 +93,9 @@ impl LinuxPorts {
     ) -> MzPorts {
         // SAFETY: the caller's promise.
         let this = unsafe { &mut *own };
-        this.memory = memory.unwrap_or(&AnonymousMemory);
-        this.tables = tables(own.cast(), has_swap, memory.is_some());
+        this.memory = memory;
+        let takes_turns = memory.is_some() || this.host.takes_turns();
+        this.tables = tables(own.cast(), has_swap, takes_turns);
         // SAFETY: as above.
         let this = unsafe { &*own };
         this.owner.open();
@@ -130,7 +134,8 @@ impl LinuxPorts {
 pub(super) unsafe fn ports(context: Context) -> Ports {
     // SAFETY: the caller's promise; open ports are only ever shared.
     let own: &'static LinuxPorts = unsafe { &*context.cast::<LinuxPorts>() };
-    Ports { memory: own.memory, ..own.host.ports() }
+    let machine = own.host.ports();
+    Ports { memory: own.memory.unwrap_or(machine.memory), ..machine }
 }
 
 /// An error as a callback's answer.
@@ -349,11 +354,13 @@ fn required_bytes() -> Result<usize> {
 
 fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<MzPorts> {
     super::ports::check_flags(config.flags, "mz_linux_config.flags")?;
+    super::ports::check_flags(config.reserved, "mz_linux_config.reserved")?;
+    let kind = buffers::kind(config.memory)?;
     // SAFETY: who calls from C promises that paths are texts.
     let model = unsafe { raw::text(config.model_path, "mz_linux_config.model_path") }?;
     // SAFETY: as above.
     let swap = unsafe { raw::optional_text(config.swap_path, "mz_linux_config.swap_path") }?;
-    let host = HostPorts::open(model, swap)?;
+    let host = HostPorts::open(model, swap)?.with_memory(kind)?;
     let own = Arena::new(memory)?.value(LinuxPorts::new(host, LinuxPorts::drop))?;
     // SAFETY: they were just placed.
     Ok(unsafe { LinuxPorts::open(own, swap.is_some(), None) })
@@ -377,8 +384,9 @@ pub unsafe extern "C" fn mz_ports_linux_required_bytes(
 
 /// Opens the library's own ports for Linux and Android in the caller's memory, which belongs to
 /// them until mz_ports_close has succeeded, and fills in *ports with their tables: files by direct
-/// I/O, anonymous memory, monotonic time, futexes, threads, and a meter. Any number of handles may
-/// use them; single tables may be replaced before mz_open. In archives with the feature host.
+/// I/O, memory as mz_linux_config says, monotonic time, futexes, threads, and a meter. Any number
+/// of handles may use them; single tables may be replaced before mz_open. In archives with the
+/// feature host.
 // SAFETY: the caller keeps the promises that the head of mzcache.h asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mz_ports_linux(

@@ -320,7 +320,25 @@ pub struct MzLinuxConfig {
     /// The swap file, which is made, or emptied if it is there; NULL: none. It may be unlinked once
     /// it is open. It holds what was said in prompts: keep it where nobody else reads.
     pub swap_path: *const c_char,
+    /// Where shared buffers come from: one of MZ_MEMORY_*. MZ_ERR_NO_DEVICE where the machine has
+    /// none of it, or none for this process.
+    pub memory: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
+
+/// mz_linux_config.memory: private memory of the process.
+pub const MZ_MEMORY_ANONYMOUS: u32 = 0;
+/// mz_linux_config.memory: objects of KGSL, the driver of Adreno GPUs, each at one address for both
+/// processors. The lower half of mz_region.token is the object's number, 0 for segments of the RAM
+/// swap, which are private memory. Leases of the device hand caches over where that is needed.
+pub const MZ_MEMORY_KGSL: u32 = 1;
+/// mz_linux_config.memory: dma-bufs from the system's dma-heap, or from ION. The lower half of
+/// mz_region.token is the file descriptor; all of it is UINT64_MAX for segments of the RAM swap.
+/// Leases end the processor's window of access for a device and open it again. Direct transfers do
+/// not reach dma-bufs, which the library's own files know how to go round; callbacks of a caller's
+/// own must, too.
+pub const MZ_MEMORY_DMA_HEAP: u32 = 2;
 
 /// How host and accelerator come to the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,19 +1,23 @@
 //! The outside world behind traits: storage, shared buffers, clock, waiting, threads.
 //!
 //! The library calls nothing of the operating system except through these. `linux` (feature
-//! `host`) holds the real bodies, `opencl` (feature of the same name) what concerns accelerators;
-//! the simulator and firmware bring others. [`buffers`] owns the
-//! memory that a port handed out, and is the only place that turns it into slices. [`lock`] is the
-//! handle's lock. [`parallel`] shares mutable work out to a team, [`affinity`] says which threads
-//! belong on which cores.
+//! `host`) holds the real bodies, `kgsl` and `dma_heap` (the same feature) shared buffers from the
+//! kernel's own drivers, `opencl` (feature of the same name) what concerns accelerators; the
+//! simulator and firmware bring others. [`buffers`] owns the memory that a port handed out, and is
+//! the only place that turns it into slices. [`lock`] is the handle's lock. [`parallel`] shares
+//! mutable work out to a team, [`affinity`] says which threads belong on which cores.
 //!
 //! Contracts common to all: methods may be called from any thread; none panics; an error carries
 //! the port's own number in [`Error::value`](crate::Error).
 
 pub mod affinity;
 pub mod buffers;
+#[cfg(feature = "host")]
+pub mod dma_heap;
 #[cfg(test)]
 pub mod heap;
+#[cfg(feature = "host")]
+pub mod kgsl;
 #[cfg(feature = "host")]
 pub mod linux;
 pub mod lock;
@@ -202,8 +206,7 @@ pub unsafe trait SharedMemory: Sync {
     ///
     /// As for `begin_host`.
     unsafe fn begin_device(&self, region: &Region) -> Result<DeviceRegion> {
-        let address = u64::try_from(region.start.expose_provenance().get()).unwrap_or(0);
-        Ok(DeviceRegion { address, ..DeviceRegion::default() })
+        Ok(DeviceRegion { address: shared_address(region.start), ..DeviceRegion::default() })
     }
 
     /// One user, of either party, is done.
@@ -216,6 +219,11 @@ pub unsafe trait SharedMemory: Sync {
     /// Gives back to the system what the port keeps of released regions for the next ones, if it
     /// does that.
     fn trim(&self) {}
+}
+
+/// The address of memory that host and accelerator both have there.
+fn shared_address(start: NonNull<u8>) -> u64 {
+    u64::try_from(start.expose_provenance().get()).unwrap_or(0)
 }
 
 /// Time since some fixed point.

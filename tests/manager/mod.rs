@@ -5,7 +5,7 @@ use mzcache::Error;
 use mzcache::arena::view;
 use mzcache::policy::{Order, Scheme};
 use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
-use mzcache::port::{Ports, SharedMemory, Threads};
+use mzcache::port::{Meter, Ports, SharedMemory, Threads};
 use mzcache::runtime::{Config, Options, Runtime, Trace, Worker, required_bytes};
 use mzcache::state::{EvictPolicy, Roles, Stop};
 use mzcache::units::{
@@ -54,6 +54,8 @@ pub struct Setup {
     pub steps: Option<Vec<u8>>,
     /// Shared buffers other than the host's.
     pub memory: Option<&'static dyn SharedMemory>,
+    /// A meter that knows of such buffers.
+    pub meter: Option<&'static dyn Meter>,
     pub trace: Option<&'static dyn Trace>,
     /// Threads other than the host's.
     pub threads: Option<&'static dyn Threads>,
@@ -69,6 +71,7 @@ impl Default for Setup {
             swap_file: true,
             steps: None,
             memory: None,
+            meter: None,
             trace: None,
             threads: None,
         }
@@ -87,6 +90,7 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
     let swap = c_path(&folder.join("swap"));
     let mut ports = leak(HostPorts::open(&c_path(&model), Some(&swap)).unwrap()).ports();
     ports.memory = setup.memory.unwrap_or(ports.memory);
+    ports.meter = setup.meter.or(ports.meter);
     ports.threads = setup.threads.or(ports.threads);
     let runtime = open_in(setup, ports, |bytes| map_arena(bytes).unwrap()).unwrap();
     Fixture { runtime, weights, folder }

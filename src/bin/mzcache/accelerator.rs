@@ -27,7 +27,7 @@ pub fn open(
     // Drivers leave threads and exit handlers behind, so the library stays for good.
     let api: &'static Api = Box::leak(Box::new(Api::load(library.as_deref())?));
     let choice = options.device.as_deref().map_or(Choice::Best, Choice::Named);
-    let memory = options.memory.map(cli::Memory::mode);
+    let memory = options.mode()?;
     let mut accelerator = Accelerator::open(api, choice, memory)?;
     if options.is_measured {
         accelerator = accelerator.measuring()?;

@@ -7,7 +7,7 @@ pub use bench::{
     Bench, BenchAttention, BenchCodec, BenchLayer, BenchMemory, BenchPressure, BenchRestore,
     BenchTtft, PagedModel, System,
 };
-pub use engine::{Accelerator, Backend, Codec, Engine, Memory, Overlap};
+pub use engine::{Accelerator, Backend, Codec, Engine, Overlap};
 
 use crate::amount::{Amount, Percent, Size};
 use crate::sample::Settings;

@@ -16,12 +16,16 @@ use mzcache::infer::gguf::Gguf;
 use mzcache::infer::{Model, Session, SessionConfig, SessionPorts};
 use mzcache::policy::Profile;
 use mzcache::port::affinity::CoreMap;
-use mzcache::port::linux::{FutexPark, HostPorts, MappedFile, ThreadTeam, host_cpu, map_arena};
+use mzcache::port::kgsl::{GpuBytes, KgslMemory};
+use mzcache::port::linux::{
+    FutexPark, HostPorts, MappedFile, MemoryKind, ThreadTeam, host_cpu, map_arena,
+};
 use mzcache::runtime::{Options, Report, WorkerCounts, WorkerList};
 use mzcache::state::{EvictPolicy, Roles};
 use mzcache::units::{ByteCount, CodecId, TokenCount};
 use std::cell::RefCell;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -121,7 +125,7 @@ impl Engine {
             Some(threads) => threads,
             None => default_threads(),
         };
-        let host = open_ports(model_path, options.maps_weights, cache)?;
+        let host = open_ports(model_path, options, cache, console)?;
         let workers = workers(threads, &options.cores.map())?;
         let unpackers = workers.iter().filter(|w| w.all().contains(Roles::UNPACK)).count();
         let unpackers = u16::try_from(unpackers).unwrap_or(u16::MAX);
@@ -327,15 +331,59 @@ fn read_model(path: &Path) -> Outcome<(Model, Vocabulary)> {
 }
 
 /// Opens the model file and a swap file without a name, which goes with the process.
-fn open_ports(model: &Path, maps: bool, cache: &CacheDir) -> Outcome<&'static HostPorts> {
+fn open_ports(
+    model: &Path,
+    options: &cli::Engine,
+    cache: &CacheDir,
+    console: &mut Console<'_>,
+) -> Outcome<&'static HostPorts> {
+    let kind = options.memory_kind()?;
     cache.create()?;
     let swap = cache.root().join(format!("swap-{}", std::process::id()));
-    let open = if maps { HostPorts::open_mapping } else { HostPorts::open };
+    let open = if options.maps_weights { HostPorts::open_mapping } else { HostPorts::open };
     let ports = open(&paths::c_path(model)?, Some(&paths::c_path(&swap)?));
     let removed = fs::remove_file(&swap);
     let ports = ports.map_err(|error| Failure::from(error).about(swap.display()))?;
     removed.map_err(|error| Failure::file("remove", &swap, &error))?;
+    let ports = ports.with_memory(kind).map_err(memory_failure)?;
+    match (kind, ports.kgsl()) {
+        (MemoryKind::DmaHeap, _) => {
+            console.note("shared buffers are dma-bufs; files are copied in")
+        }
+        (_, Some(memory)) => console.note(&kgsl_note(memory)),
+        _ => {}
+    }
     Ok(leak(ports))
+}
+
+fn kgsl_note(memory: &KgslMemory) -> String {
+    // Drivers before 2022 do not tell the name.
+    let model = memory.device().model().unwrap_or_default();
+    let name = match model.text() {
+        "" => "a GPU without a name",
+        name => name,
+    };
+    let caches = if memory.is_coherent() { "coherent" } else { "synced" };
+    let counted = match memory.gpu_bytes() {
+        GpuBytes::Driver(_) => "the driver",
+        GpuBytes::Own(_) => "mzcache",
+    };
+    format!("shared buffers are KGSL's on {name}, caches {caches}, counted by {counted}")
+}
+
+/// Memory that was asked for and cannot be had.
+fn memory_failure(error: mzcache::Error) -> Failure {
+    let number = i32::try_from(error.value).unwrap_or(0);
+    let message = match error.code {
+        mzcache::Code::NoDevice => {
+            format!("cannot open {}: {}", error.what, io::Error::from_raw_os_error(number))
+        }
+        _ => error.to_string(),
+    };
+    Failure::new(message).hint(
+        "this machine has no such memory, or not for this program; leave --memory out for \
+         ordinary memory",
+    )
 }
 
 /// The profile named, or the one in the cache directory, or the built-in one.

@@ -54,6 +54,8 @@ fn ports_open_close_and_refuse() {
         flags: 0,
         model_path: model_path.as_ptr(),
         swap_path: swap_path.as_ptr(),
+        memory: MZ_MEMORY_ANONYMOUS,
+        reserved: 0,
     };
     let (mut bytes, mut error, mut ports) = (0, answer::details(None), no_ports());
     // SAFETY: all pointers are to live values or are refused.
@@ -73,6 +75,19 @@ fn ports_open_close_and_refuse() {
     assert_eq!(refused, (err(MzErr::MemoryTooSmall), format!("memory {bytes}")));
     assert_eq!(open(&good, bytes, ptr::null_mut()).0, INVALID);
     assert_eq!(open(&MzLinuxConfig { flags: 1, ..good }, bytes, &mut ports).0, -43);
+    assert_eq!(open(&MzLinuxConfig { reserved: 1, ..good }, bytes, &mut ports).0, -43);
+    for memory in [3, 1 << 31, u32::MAX] {
+        let refused = open(&MzLinuxConfig { memory, ..good }, bytes, &mut ports);
+        assert_eq!(refused, (-43, format!("mz_linux_config.memory {memory}")));
+    }
+    for (memory, node) in
+        [(MZ_MEMORY_KGSL, "/dev/kgsl-3d0"), (MZ_MEMORY_DMA_HEAP, "/dev/dma_heap/system")]
+    {
+        if !Path::new(node).exists() && !Path::new("/dev/ion").exists() {
+            let refused = open(&MzLinuxConfig { memory, ..good }, bytes, &mut ports);
+            assert_eq!(refused, (err(MzErr::NoDevice), format!("{node} 2")));
+        }
+    }
     let nowhere = MzLinuxConfig { model_path: ptr::null(), ..good };
     assert_eq!(open(&nowhere, bytes, &mut ports).0, INVALID);
     let nowhere = MzLinuxConfig { model_path: c"/nonexistent/model".as_ptr(), ..good };
@@ -97,6 +112,30 @@ fn ports_open_close_and_refuse() {
     }
     assert_eq!(descriptors(swap.to_str().unwrap()), 0);
     std::fs::remove_file(swap).unwrap();
+}
+
+/// A program that was compiled before there was a choice of memory.
+#[test]
+fn a_configuration_without_memory_takes_the_process_s_own() {
+    let (model_path, mut ports) = (fixture(), no_ports());
+    let old = MzLinuxConfig {
+        struct_bytes: u32::try_from(core::mem::offset_of!(MzLinuxConfig, memory)).unwrap(),
+        flags: 0,
+        model_path: model_path.as_ptr(),
+        swap_path: ptr::null(),
+        // Behind what it says it has.
+        memory: u32::MAX,
+        reserved: u32::MAX,
+    };
+    let (mut bytes, error) = (0, ptr::null_mut());
+    // SAFETY: all pointers are to live values.
+    unsafe {
+        assert_eq!(mz_ports_linux_required_bytes(&mut bytes, error), MZ_OK);
+        let mut memory = vec![0u8; bytes];
+        let start = memory.as_mut_ptr().cast();
+        assert_eq!(mz_ports_linux(&old, start, bytes, &mut ports, error), MZ_OK);
+        assert_eq!(mz_ports_close(&ports, error), MZ_OK);
+    }
 }
 
 /// The machine's cores may be of one kind or of two, so only what always holds is looked at.

@@ -5,22 +5,15 @@
 //! [`CoreMap::rank`](crate::port::affinity::CoreMap::rank) then goes by what is.
 
 use super::errno;
-use super::open::open_file;
-use super::transfer::read_available;
+use super::number::read_number;
 use crate::error::{Code, Error, Result};
 use crate::limits::CORES_MAX;
 use crate::port::affinity::{Core, Topology};
 use core::ffi::CStr;
-use core::fmt::Write;
 use core::mem::MaybeUninit;
 
 /// Where Linux describes cores.
 const CPU_ROOT: &CStr = c"/sys/devices/system/cpu";
-
-/// Bytes of the longest path that is looked at.
-const PATH_BYTES_MAX: usize = 512;
-/// More than the digits of any number that is believed.
-const NUMBER_BYTES_MAX: usize = 16;
 
 /// The cores of this machine, and which of them the calling thread may use at this moment. An app
 /// in the background may use few: read it in the foreground.
@@ -33,8 +26,8 @@ pub fn host_topology() -> Topology {
 pub fn read_topology(root: &CStr, is_allowed: impl Fn(u16) -> bool) -> Topology {
     let mut topology = Topology::new();
     for id in (0..CORES_MAX).filter_map(|id| u16::try_from(id).ok()) {
-        let capacity = read_number(root, id, "cpu_capacity");
-        let max_khz = read_number(root, id, "cpufreq/cpuinfo_max_freq");
+        let capacity = number_of(root, id, "cpu_capacity");
+        let max_khz = number_of(root, id, "cpufreq/cpuinfo_max_freq");
         let is_allowed = is_allowed(id);
         if !is_allowed && capacity.is_none() && max_khz.is_none() {
             // There is no such core.
@@ -45,7 +38,7 @@ pub fn read_topology(root: &CStr, is_allowed: impl Fn(u16) -> bool) -> Topology 
             capacity: capacity.unwrap_or(0),
             max_khz: max_khz.unwrap_or(0),
             // Cores that cannot be taken offline have no such file.
-            is_online: read_number(root, id, "online") != Some(0),
+            is_online: number_of(root, id, "online") != Some(0),
             is_allowed,
         });
     }
@@ -53,43 +46,8 @@ pub fn read_topology(root: &CStr, is_allowed: impl Fn(u16) -> bool) -> Topology 
 }
 
 /// The number in a file of one core; none where there is no such file or no such number.
-fn read_number(root: &CStr, core: u16, name: &str) -> Option<u32> {
-    let mut path = Path { bytes: [0; PATH_BYTES_MAX], length: 0 };
-    path.push(root.to_bytes()).ok()?;
-    write!(path, "/cpu{core}/{name}\0").ok()?;
-    let fd = open_file(
-        CStr::from_bytes_until_nul(&path.bytes).ok()?,
-        libc::O_RDONLY,
-        "core description",
-    )
-    .ok()?;
-    let mut text = [0; NUMBER_BYTES_MAX];
-    let length = read_available(&fd, &mut text).ok()?;
-    let text = text[..length].trim_ascii();
-    // Digits alone: `parse` would take a sign.
-    let is_number = length < NUMBER_BYTES_MAX && text.iter().all(u8::is_ascii_digit);
-    if is_number { core::str::from_utf8(text).ok()?.parse().ok() } else { None }
-}
-
-/// A path in the making.
-struct Path {
-    bytes: [u8; PATH_BYTES_MAX],
-    length: usize,
-}
-
-impl Path {
-    fn push(&mut self, bytes: &[u8]) -> core::fmt::Result {
-        let end = self.length + bytes.len();
-        self.bytes.get_mut(self.length..end).ok_or(core::fmt::Error)?.copy_from_slice(bytes);
-        self.length = end;
-        Ok(())
-    }
-}
-
-impl Write for Path {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        self.push(text.as_bytes())
-    }
+fn number_of(root: &CStr, core: u16, name: &str) -> Option<u32> {
+    read_number(root, format_args!("/cpu{core}/{name}"), "core description")
 }
 
 /// The cores that the calling thread may use; none when the kernel does not say.

@@ -4,8 +4,10 @@
 //! reports success only while no sync has ever failed. A file system that refuses `O_DIRECT`, at
 //! open or at any later transfer, turns this file to buffered transfers for good; `is_direct` says
 //! so. Buffered transfers ask the kernel to drop what they cached, so that weights are not held
-//! twice.
+//! twice. A buffer that direct transfers cannot reach, such as a dma-buf's mapping, is reached
+//! through a [`Bounce`]; the file stays direct.
 
+use super::bounce::Bounce;
 use super::errno;
 use super::open::{clear_direct, file_length, open_direct, sync_directory_of};
 use super::park::FutexPark;
@@ -127,13 +129,23 @@ impl Storage for File {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         check_aligned("read", offset, into)?;
         let mut retries = Retries::new(self.what);
+        let mut bounce: Option<Bounce> = None;
         let mut done = 0;
         while done < into.len() {
             let was_direct = self.is_direct();
             let position = checked_end("read", offset, done)?;
-            match pread(&self.fd, position, &mut into[done..]) {
+            let rest = &mut into[done..];
+            let left = rest.len();
+            let moved = match &mut bounce {
+                Some(bounce) => bounce.read(&self.fd, position, rest),
+                None => pread(&self.fd, position, rest),
+            };
+            match moved {
                 Ok(0) => break,
                 Ok(moved) => done += moved,
+                Err(libc::EFAULT) if was_direct && bounce.is_none() => {
+                    bounce = Some(Bounce::new(self.what, left)?);
+                }
                 Err(errno) => self.failed(errno, was_direct, &mut retries)?,
             }
             // The last block of a file is usually a part of one: that is its end.
@@ -152,13 +164,22 @@ impl Storage for File {
         check_aligned("write", offset, from)?;
         self.check_writable()?;
         let mut retries = Retries::new(self.what);
+        let mut bounce: Option<Bounce> = None;
         let mut done = 0;
         while done < from.len() {
             let was_direct = self.is_direct();
             let position = checked_end("write", offset, done)?;
-            match pwrite(&self.fd, position, &from[done..]) {
+            let rest = &from[done..];
+            let moved = match &mut bounce {
+                Some(bounce) => bounce.write(&self.fd, position, rest),
+                None => pwrite(&self.fd, position, rest),
+            };
+            match moved {
                 Ok(0) => retries.stalled()?,
                 Ok(moved) => done = self.resume(done + moved, &mut retries)?,
+                Err(libc::EFAULT) if was_direct && bounce.is_none() => {
+                    bounce = Some(Bounce::new(self.what, rest.len())?);
+                }
                 Err(errno) => self.failed(errno, was_direct, &mut retries)?,
             }
         }

@@ -5,9 +5,11 @@ use super::{
     AnonymousMemory, File, FutexPark, MonotonicClock, PosixThreads, ProcessMeter, RowFile,
     hardware_caps,
 };
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
-use crate::port::{Ports, Storage, Threads};
+use crate::port::dma_heap::DmaHeapMemory;
+use crate::port::kgsl::{KgslDevice, KgslMemory};
+use crate::port::{Meter, Ports, SharedMemory, Storage, Threads};
 use core::ffi::CStr;
 
 /// The model file, a swap file, threads: what [`Ports`] refers to. Place it where it lives as long
@@ -16,7 +18,26 @@ pub struct HostPorts {
     model: Model,
     rows: RowFile,
     swap: Option<File>,
+    memory: Memory,
     threads: PosixThreads,
+}
+
+/// Where shared buffers come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Private memory of the process.
+    #[default]
+    Anonymous,
+    /// KGSL, the driver of Adreno GPUs.
+    Kgsl,
+    /// The system's dma-heap, or ION.
+    DmaHeap,
+}
+
+enum Memory {
+    Anonymous,
+    Kgsl(KgslMemory),
+    DmaHeap(DmaHeapMemory),
 }
 
 enum Model {
@@ -42,8 +63,36 @@ impl HostPorts {
             model: file,
             rows: RowFile::open(model)?,
             swap: swap.map(File::create_swap).transpose()?,
+            memory: Memory::Anonymous,
             threads: PosixThreads::new(),
         })
+    }
+
+    /// The same with shared buffers from there, on a machine that has it (else `NoDevice`). Mapped
+    /// weights take anonymous memory alone.
+    pub fn with_memory(self, kind: MemoryKind) -> Result<Self> {
+        let memory = match (kind, &self.model) {
+            (MemoryKind::Anonymous, _) => Memory::Anonymous,
+            (_, Model::Mapped(_)) => {
+                return Err(Error::new(Code::InvalidArgument, "memory of mapped weights"));
+            }
+            (MemoryKind::Kgsl, _) => Memory::Kgsl(KgslMemory::open(KgslDevice::open()?)?),
+            (MemoryKind::DmaHeap, _) => Memory::DmaHeap(DmaHeapMemory::open()?),
+        };
+        Ok(HostPorts { memory, ..self })
+    }
+
+    /// Whether shared buffers are KGSL's, and then those.
+    pub fn kgsl(&self) -> Option<&KgslMemory> {
+        match &self.memory {
+            Memory::Kgsl(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Whether host and device take turns with shared buffers.
+    pub fn takes_turns(&self) -> bool {
+        !matches!(self.memory, Memory::Anonymous)
     }
 
     /// References to all of them.
@@ -52,14 +101,19 @@ impl HostPorts {
             Model::Read(file) => file,
             Model::Mapped(file) => file,
         };
+        let (memory, meter): (&dyn SharedMemory, &dyn Meter) = match &self.memory {
+            Memory::Anonymous => (&AnonymousMemory, &ProcessMeter),
+            Memory::Kgsl(memory) => (memory, memory),
+            Memory::DmaHeap(memory) => (memory, memory),
+        };
         Ports {
             model,
             swap: self.swap.as_ref().map(|file| file as _),
-            memory: &AnonymousMemory,
+            memory,
             clock: &MonotonicClock,
             park: &FutexPark,
             threads: Some(&self.threads),
-            meter: Some(&ProcessMeter),
+            meter: Some(meter),
         }
     }
 

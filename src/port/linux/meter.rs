@@ -34,6 +34,14 @@ impl ResidentBytes {
     pub const fn charged(&self) -> u64 {
         self.anonymous.saturating_add(self.shared).saturating_add(self.swap)
     }
+
+    /// The same with memory of a device's driver that the process has mapped. `is_counted` where
+    /// the driver takes it from shared memory: what the process has touched of it then counts as
+    /// `shared` already, and the rest is still memory that nobody else can have.
+    pub const fn charged_with(&self, device_bytes: u64, is_counted: bool) -> u64 {
+        let missing = if is_counted { self.shared } else { 0 };
+        self.charged().saturating_add(device_bytes.saturating_sub(missing))
+    }
 }
 
 /// Measures this process.
@@ -108,6 +116,10 @@ mod tests {
         assert_eq!(fields.shared, 8 << 10);
         assert_eq!(fields.swap, 12 << 10);
         assert_eq!(fields.charged(), 136 << 10);
+        assert_eq!(fields.charged_with(100 << 10, false), 236 << 10);
+        assert_eq!(fields.charged_with(100 << 10, true), 228 << 10);
+        assert_eq!(fields.charged_with(5 << 10, true), 136 << 10);
+        assert_eq!(fields.charged_with(u64::MAX, false), u64::MAX);
     }
 
     #[test]

@@ -13,24 +13,29 @@
 
 mod affinity;
 mod arena;
+mod bounce;
 #[cfg(feature = "opencl")]
 pub(in crate::port) mod child;
 mod clock;
-mod errno;
+pub(in crate::port) mod control;
+pub(in crate::port) mod errno;
 mod file;
 mod host;
 mod hwcap;
 mod mapped;
 mod mapping;
+pub(in crate::port) mod maps;
 mod memory;
 mod meter;
-mod open;
-mod pages;
+pub(in crate::port) mod number;
+pub(in crate::port) mod open;
+pub(in crate::port) mod pages;
 mod park;
 mod rows;
 mod team;
 mod threads;
 mod transfer;
+pub(in crate::port) mod turns;
 #[cfg(feature = "opencl")]
 pub(in crate::port) mod whole;
 
@@ -38,7 +43,7 @@ pub use affinity::{host_topology, read_topology};
 pub use arena::{map_arena, unmap_arena};
 pub use clock::MonotonicClock;
 pub use file::File;
-pub use host::{HostPorts, host_cpu};
+pub use host::{HostPorts, MemoryKind, host_cpu};
 pub use hwcap::{HardwareCaps, hardware_caps};
 pub use mapped::MappedFile;
 pub use memory::AnonymousMemory;

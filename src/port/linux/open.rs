@@ -1,7 +1,7 @@
 //! Opening files: regular ones only, close-on-exec, direct where the file system has it.
 
 use super::errno;
-use super::transfer::pread;
+use super::transfer::{Retries, pread};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
 use core::ffi::{CStr, c_int};
@@ -85,21 +85,47 @@ pub(super) fn sync_directory_of(path: &CStr, what: &'static str) -> Result<()> {
     }
 }
 
-fn open(path: &CStr, flags: c_int) -> Result<OwnedFd, i32> {
-    // A pipe must not block the open, and a terminal must not become the process's own.
-    let flags = flags | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let mode: libc::c_uint = 0o600;
+/// Opens a device's node, close-on-exec. One that is not there, or not this process's to use, is
+/// `NoDevice`.
+pub(in crate::port) fn open_device(
+    path: &CStr,
+    flags: c_int,
+    what: &'static str,
+) -> Result<OwnedFd> {
+    let mut retries = Retries::new(what);
     loop {
-        // SAFETY: `path` is a C string that outlives the call.
-        let fd = unsafe { libc::open(path.as_ptr(), flags, mode) };
-        if fd >= 0 {
-            // SAFETY: the call just made this descriptor, and nobody else knows it.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        match open_once(path, flags) {
+            Ok(fd) => return Ok(fd),
+            Err(errno) if retries.again(errno) => {}
+            Err(errno) => {
+                let error = errno::device_error(what, errno);
+                return Err(match error.code {
+                    Code::OutOfMemory | Code::LimitExceeded => error,
+                    _ => Error { code: Code::NoDevice, ..error },
+                });
+            }
         }
-        match errno::last() {
-            libc::EINTR => {}
-            errno => return Err(errno),
+    }
+}
+
+fn open(path: &CStr, flags: c_int) -> Result<OwnedFd, i32> {
+    loop {
+        // A pipe must not block the open, and a terminal must not become the process's own.
+        match open_once(path, flags | libc::O_NONBLOCK | libc::O_NOCTTY) {
+            Err(libc::EINTR) => {}
+            done => return done,
         }
+    }
+}
+
+fn open_once(path: &CStr, flags: c_int) -> Result<OwnedFd, i32> {
+    let mode: libc::c_uint = 0o600;
+    // SAFETY: `path` is a C string that outlives the call.
+    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) };
+    match fd {
+        ..0 => Err(errno::last()),
+        // SAFETY: the call just made this descriptor, and nobody else knows it.
+        _ => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 

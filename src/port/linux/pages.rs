@@ -7,14 +7,14 @@ use core::ptr::{self, NonNull};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// The system's page size; 4 KiB nearly everywhere, 16 KiB on some phones.
-pub(super) fn page_bytes() -> usize {
+pub(in crate::port) fn page_bytes() -> usize {
     // SAFETY: sysconf only answers a question.
     let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(answer).unwrap_or(4096)
 }
 
 /// Rounds a size up to whole pages. Zero, and what no object may have, is refused.
-pub(super) fn whole_pages(what: &'static str, bytes: usize) -> Result<usize> {
+pub(in crate::port) fn whole_pages(what: &'static str, bytes: usize) -> Result<usize> {
     if bytes == 0 {
         return Err(Error::new(Code::InvalidArgument, what));
     }
@@ -25,7 +25,7 @@ pub(super) fn whole_pages(what: &'static str, bytes: usize) -> Result<usize> {
 }
 
 /// Maps zero-filled private memory; `bytes` is a number of whole pages. No page is resident yet.
-pub(super) fn map(what: &'static str, bytes: usize, flags: c_int) -> Result<NonNull<u8>> {
+pub(in crate::port) fn map(what: &'static str, bytes: usize, flags: c_int) -> Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -34,6 +34,24 @@ pub(super) fn map(what: &'static str, bytes: usize, flags: c_int) -> Result<NonN
         return Err(map_error(what, errno::last()));
     }
     NonNull::new(start.cast()).ok_or(Error::new(Code::OutOfMemory, what))
+}
+
+/// Maps what a device's driver offers at `offset` for the process to share with it; the errno where
+/// the driver refuses. `bytes` is a number of whole pages.
+pub(in crate::port) fn map_device(
+    fd: &OwnedFd,
+    offset: u64,
+    bytes: usize,
+) -> Result<NonNull<u8>, i32> {
+    let offset = i64::try_from(offset).map_err(|_| libc::EOVERFLOW)?;
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let start =
+        unsafe { libc::mmap64(ptr::null_mut(), bytes, access, flags, fd.as_raw_fd(), offset) };
+    if start == libc::MAP_FAILED {
+        return Err(errno::last());
+    }
+    NonNull::new(start.cast()).ok_or(libc::ENOMEM)
 }
 
 /// EAGAIN and EPERM stand for limits on locked memory and on mappings: less memory, all of them.
@@ -88,8 +106,9 @@ pub(super) unsafe fn map_file_over(
 ///
 /// # Safety
 ///
-/// The range was mapped by [`map`] or [`map_file_over`], and nothing refers to it any more.
-pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) -> bool {
+/// The range was mapped by [`map`], [`map_device`] or [`map_file_over`], and nothing refers to it
+/// any more.
+pub(in crate::port) unsafe fn unmap(start: NonNull<u8>, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe { libc::munmap(start.as_ptr().cast(), bytes) == 0 }
 }

@@ -25,15 +25,20 @@ impl Retries {
 
     /// Whether a call that failed with `errno` is to be repeated; its error if not.
     pub(super) fn failed(&mut self, errno: i32) -> Result<()> {
+        if self.again(errno) { Ok(()) } else { Err(errno::error(self.what, errno)) }
+    }
+
+    /// Whether a call that failed with `errno` is to be repeated.
+    pub(super) fn again(&mut self, errno: i32) -> bool {
         match errno {
-            libc::EINTR => Ok(()),
+            libc::EINTR => true,
             libc::EAGAIN if self.left > 0 => {
                 self.left -= 1;
                 // SAFETY: sleeping touches no memory; being interrupted only shortens it.
                 unsafe { libc::usleep(RETRY_PAUSE_MICROS) };
-                Ok(())
+                true
             }
-            _ => Err(errno::error(self.what, errno)),
+            _ => false,
         }
     }
 

@@ -16,8 +16,8 @@ use super::device::{DeviceInfo, DeviceKind, SvmCaps};
 use super::queue::{Event, Queue};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
-use crate::port::DeviceRegion;
 use crate::port::linux::drop_whole_pages;
+use crate::port::{DeviceRegion, shared_address};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -304,8 +304,7 @@ impl Drop for Block {
 }
 
 pub(super) fn shared_region(start: NonNull<u8>) -> DeviceRegion {
-    let address = u64::try_from(start.expose_provenance().get()).unwrap_or(0);
-    DeviceRegion { address, ..DeviceRegion::default() }
+    DeviceRegion { address: shared_address(start), ..DeviceRegion::default() }
 }
 
 pub(super) fn buffer_region(buffer: Handle, offset: usize) -> DeviceRegion {

@@ -44,10 +44,11 @@ use super::staging::{HostPages, Staging};
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
+use crate::port::linux::turns::enter;
 use crate::port::linux::{AnonymousMemory, FutexPark};
 use crate::port::lock::Lock;
 use crate::port::{DeviceRegion, Filling, Region, SharedMemory, Use};
-use crate::sync::{Entry, Party, Turn};
+use crate::sync::{Party, Turn};
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::num::NonZero;
@@ -312,21 +313,10 @@ impl DeviceBuffers {
             return Ok(());
         }
         let Some(row) = self.row(region) else { return Ok(()) };
-        match row.turn.enter(party) {
-            Entry::Joined => Ok(()),
-            Entry::Busy => Err(Error::new(Code::Leased, WHAT)),
-            Entry::HandOver => {
-                let (other, result) = match party {
-                    Party::Device => (Party::Host, self.hand_to_device(row)),
-                    Party::Host => (Party::Device, self.hand_to_host(row, region)),
-                };
-                match result {
-                    Ok(()) => row.turn.settle(party, true),
-                    Err(_) => row.turn.settle(other, false),
-                }
-                result
-            }
-        }
+        enter(&row.turn, party, WHAT, || match party {
+            Party::Device => self.hand_to_device(row),
+            Party::Host => self.hand_to_host(row, region),
+        })
     }
 }
 

@@ -1,7 +1,9 @@
 //! How models are kept, moved and computed: options that several commands take.
 
 use crate::cores::{self, Cores};
+use crate::failure::{Failure, Outcome};
 use clap::{Args, ValueEnum};
+use mzcache::port::linux::MemoryKind;
 use mzcache::port::opencl::MemoryMode;
 use mzcache::units::CodecId;
 use mzcache::{policy, runtime, state};
@@ -64,6 +66,15 @@ impl Codec {
 }
 
 impl Engine {
+    /// Where shared buffers come from while no device has them.
+    pub fn memory_kind(&self) -> Outcome<MemoryKind> {
+        match (self.accelerator.memory.map(Memory::place), self.backend) {
+            (Some(Place::Host(kind, _)), Backend::Cpu) => Ok(kind),
+            (Some(Place::Host(_, name)), _) => Err(not_shared(name)),
+            _ => Ok(MemoryKind::Anonymous),
+        }
+    }
+
     /// How evictions go about it.
     pub const fn evict_policy(&self) -> state::EvictPolicy {
         state::EvictPolicy {
@@ -105,7 +116,8 @@ pub struct Accelerator {
     /// The OpenCL library [default: looked for where systems keep it].
     #[arg(long, value_name = "FILE", env = "MZCACHE_OPENCL")]
     pub library: Option<PathBuf>,
-    /// How memory is shared with the device [default: what suits it best].
+    /// How memory is shared with the device, or where the processor's buffers come from [default:
+    /// what suits the device best; ordinary memory].
     #[arg(long, value_enum)]
     pub memory: Option<Memory>,
     /// Whether its commands know when they ran; for benches.
@@ -113,7 +125,23 @@ pub struct Accelerator {
     pub is_measured: bool,
 }
 
-/// How host and device share memory.
+impl Accelerator {
+    /// How it is to share memory; `None` where nothing was asked for.
+    pub fn mode(&self) -> Outcome<Option<MemoryMode>> {
+        match self.memory.map(Memory::place) {
+            None => Ok(None),
+            Some(Place::Shared(mode)) => Ok(Some(mode)),
+            Some(Place::Host(_, name)) => Err(not_shared(name)),
+        }
+    }
+}
+
+/// That such memory is for computing on the processor.
+pub fn not_shared(name: &str) -> Failure {
+    Failure::usage(format!("--memory {name} is for --backend cpu"))
+}
+
+/// How host and device share memory, or where the processor's buffers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Memory {
     /// Both use it at any time.
@@ -122,15 +150,30 @@ pub enum Memory {
     Coarse,
     /// The device has memory of its own.
     Buffers,
+    /// Buffers of Adreno's kernel driver, for the processor.
+    Kgsl,
+    /// Dma-bufs from the system's heap, for the processor.
+    DmaHeap,
+}
+
+/// As the library knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Shared with a device of OpenCL.
+    Shared(MemoryMode),
+    /// The processor's, by the option's name.
+    Host(MemoryKind, &'static str),
 }
 
 impl Memory {
     /// As the library knows it.
-    pub const fn mode(self) -> MemoryMode {
+    pub const fn place(self) -> Place {
         match self {
-            Memory::Fine => MemoryMode::Fine,
-            Memory::Coarse => MemoryMode::Coarse,
-            Memory::Buffers => MemoryMode::Buffers,
+            Memory::Fine => Place::Shared(MemoryMode::Fine),
+            Memory::Coarse => Place::Shared(MemoryMode::Coarse),
+            Memory::Buffers => Place::Shared(MemoryMode::Buffers),
+            Memory::Kgsl => Place::Host(MemoryKind::Kgsl, "kgsl"),
+            Memory::DmaHeap => Place::Host(MemoryKind::DmaHeap, "dma-heap"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An accelerator that a bench runs on.
 
-use crate::cli::{Accelerator, Memory};
+use crate::cli::Accelerator;
 use crate::failure::{Failure, Outcome};
 use crate::paths;
 use mzcache::arena::{Arena, Sizer};
@@ -30,7 +30,7 @@ impl Device {
         let info = Devices::enumerate(api)?.choose(choice)?;
         let context = Context::new(api, &info)?;
         let queue = Queue::new(&context, true)?;
-        let mode = options.memory.map_or(MemoryMode::best(&info), Memory::mode);
+        let mode = options.mode()?.unwrap_or(MemoryMode::best(&info));
         match mode.is_offered(&info) {
             true => Ok(Device { context, queue, mode }),
             false => Err(Error::new(Code::Unsupported, mode.name()).into()),

@@ -7,7 +7,7 @@
 use super::Report;
 use super::device::Device;
 use crate::amount::Size;
-use crate::cli::{BenchMemory as Options, Memory};
+use crate::cli::BenchMemory as Options;
 use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
 use mzcache::port::Use;
@@ -38,7 +38,7 @@ struct Row {
 pub fn run(options: &Options, console: &mut Console<'_>) -> Outcome<()> {
     let device = Device::open(&options.accelerator)?;
     console.note(&format!("measuring on {}", device.name()));
-    let wanted = options.accelerator.memory.map(Memory::mode);
+    let wanted = options.accelerator.mode()?;
     let mut rows = Vec::new();
     for mode in MemoryMode::ALL {
         if !mode.is_offered(device.info()) || wanted.is_some_and(|wanted| wanted != mode) {

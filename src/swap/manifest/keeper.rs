@@ -1,6 +1,6 @@
 //! Reading and writing of the head: which checkpoint is meant, which superblock comes next.
 
-use super::superblock::{Fingerprint, Superblock};
+use super::superblock::{Fingerprint, GENERATION_MAX, Superblock};
 use super::table::{self, RECORD_BYTES, Stored};
 use super::{SUPERBLOCK_BYTES, superblock_at, table_at};
 use crate::arena::{Arena, Sizer};
@@ -103,6 +103,9 @@ impl Manifest {
     ) -> Result<()> {
         let steps_id = steps.as_ref().map_or(0, Steps::id);
         let generation = self.next;
+        if generation > GENERATION_MAX {
+            return Err(Error::new(Code::LimitExceeded, "checkpoint generation"));
+        }
         let mut superblock = Superblock { generation, tag, tokens, steps_id, table_crc: 0 };
         let bytes = superblock.table_bytes(own);
         let records = superblock.records(&own.slots) * RECORD_BYTES;

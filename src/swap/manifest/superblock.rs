@@ -14,6 +14,9 @@ const VERSION: u32 = 1;
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
 const END: usize = 76;
 
+/// More checkpoints than anybody lives to see; a higher number is no checkpoint's.
+pub(super) const GENERATION_MAX: u64 = u64::MAX >> 1;
+
 /// What two processes must have in common for one to take over the other's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
@@ -112,7 +115,7 @@ impl Superblock {
             steps_id: u32_at(page, 28),
             table_crc: u32_at(page, 72),
         };
-        if superblock.generation == 0 || superblock.generation == u64::MAX {
+        if superblock.generation == 0 || superblock.generation > GENERATION_MAX {
             return Err(Error::new(Code::Corrupt, "checkpoint generation"));
         }
         if superblock.tokens.chunks() > u32::from(own.slots.chunks) {

@@ -352,6 +352,12 @@ impl PartSet {
         part < u64::BITS && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
+    /// Whether a part is claimed.
+    pub fn contains(&self, part: u32) -> bool {
+        let bit = 1u64 << (part & 63);
+        part < u64::BITS && self.0.load(Ordering::Acquire) & bit != 0
+    }
+
     /// Gives a claim back; false when there was none.
     pub fn unclaim(&self, part: u32) -> bool {
         let bit = 1u64 << (part & 63);

@@ -56,6 +56,36 @@ number!(
     SegmentIndex(u16)
 );
 
+/// The caller's name for the tokens of a context, by which a later process recognises it. The
+/// library compares tags and does nothing else with them; [`Tag::with`] is one way to make them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tag(u128);
+
+impl Tag {
+    /// That of no tokens.
+    pub const EMPTY: Tag = Tag(0x6C62_272E_07BB_0142_62B8_2175_6295_C58D);
+
+    /// Wraps a plain number.
+    pub const fn new(value: u128) -> Self {
+        Tag(value)
+    }
+
+    /// The plain number.
+    pub const fn get(self) -> u128 {
+        self.0
+    }
+
+    /// The tag of a context that goes on with these tokens: a running hash (FNV-1a, 128 bits, a
+    /// token at a time). It tells contexts apart, not one who forges them.
+    #[must_use]
+    pub fn with(self, tokens: &[u32]) -> Tag {
+        const PRIME: u128 = (1 << 88) + 0x13B;
+        Tag(tokens
+            .iter()
+            .fold(self.0, |hash, token| (hash ^ u128::from(*token)).wrapping_mul(PRIME)))
+    }
+}
+
 impl SegmentIndex {
     /// As a slice index.
     pub const fn index(self) -> usize {

@@ -146,6 +146,11 @@ fn swap_files_that_lie() {
 }
 
 #[test]
+fn heads_of_swap_files() {
+    replay("record", bodies::record);
+}
+
+#[test]
 fn programs_of_c_calls() {
     replay("ffi", bodies::ffi);
 }

@@ -7,7 +7,7 @@ mod manager;
 mod refusing;
 
 use manager::*;
-use mzcache::units::{ByteCount, CodecId, TokenCount};
+use mzcache::units::{ByteCount, CodecId, Tag, TokenCount};
 use refusing::{THREADS, armed, sees_one_call};
 
 fn evict_and_restore(name: &str, setup: &Setup) {
@@ -26,6 +26,7 @@ fn evict_and_restore(name: &str, setup: &Setup) {
         runtime.restore().unwrap();
         runtime.repin();
         runtime.restore().unwrap();
+        runtime.checkpoint(Tag::EMPTY, None).unwrap();
         runtime.stats();
     });
     assert_eq!(calls, 0);

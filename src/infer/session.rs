@@ -16,8 +16,8 @@ use crate::kernel::math::MathKernels;
 #[cfg(feature = "opencl")]
 use crate::port::opencl::{BuildLog, MemoryMode};
 use crate::port::{Ports, RowReader, Team};
-use crate::runtime::{self, Options, Runtime};
-use crate::units::TokenCount;
+use crate::runtime::{self, CheckpointReport, Options, Recovered, Runtime};
+use crate::units::{Nanos, Tag, TokenCount};
 use core::mem::MaybeUninit;
 
 /// What a session is made for.
@@ -268,6 +268,18 @@ impl Session {
             next = next_after(self, &[token])?;
         }
         Ok(chosen)
+    }
+
+    /// Makes the context outlive the process under the caller's name for its tokens, as
+    /// [`Runtime::checkpoint`] does. [`Tag::with`] makes such names.
+    pub fn checkpoint(&self, tag: Tag, deadline: Option<Nanos>) -> Result<CheckpointReport> {
+        self.runtime.checkpoint(tag, deadline)
+    }
+
+    /// Takes over the context that an earlier process left under that name, as
+    /// [`Runtime::recover`] does: before the first token. The next pass brings it back.
+    pub fn recover(&mut self, tag: Tag) -> Result<Recovered> {
+        self.runtime.recover(tag)
     }
 
     /// Cuts the context.

@@ -4,7 +4,7 @@ use super::open::place_sizes;
 use super::trace::Trace;
 use super::weights;
 use crate::arena::Sizer;
-use crate::codec::{self, ChunkLayout, Codec, Geometry};
+use crate::codec::{self, ChunkLayout, Codec, Geometry, Steps, StepsUse};
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
 use crate::limits::{
@@ -144,6 +144,14 @@ impl Config<'_> {
         let slot_bytes = u32::try_from(bytes)
             .map_err(|_| Error::new(Code::LimitExceeded, "chunk bytes").with(bytes))?;
         Ok(Slots { layers: self.shape.layers, chunks: self.columns_max()?, slot_bytes })
+    }
+
+    /// Bytes of a step profile in a checkpoint; 0 where the codec uses none.
+    pub(super) fn steps_bytes(&self) -> usize {
+        match self.codec().properties().steps {
+            StepsUse::Ignored => 0,
+            StepsUse::Welcome | StepsUse::Needed => Steps::serialised_bytes(&self.shape),
+        }
     }
 
     /// The RAM swap behind the units' buffers: room for every chunk packed, and for one open

@@ -154,6 +154,6 @@ impl Shared {
     }
 }
 
-fn remaining(start: Nanos, deadline: Nanos, now: Nanos) -> Nanos {
+pub(super) fn remaining(start: Nanos, deadline: Nanos, now: Nanos) -> Nanos {
     Nanos::new(deadline.get().saturating_sub(now.since(start).get()))
 }

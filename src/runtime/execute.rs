@@ -13,7 +13,7 @@ use crate::units::{ChunkId, FlashRecord, LayerIndex, RamRecord, Unit};
 /// Tries for a segment that another worker copies into at this moment, before yielding to it.
 const LEASE_TRIES: u32 = 1000;
 
-const NO_SWAP_FILE: Error = Error::new(Code::BadState, "there is no swap file");
+pub(super) const NO_SWAP_FILE: Error = Error::new(Code::BadState, "there is no swap file");
 const MISALIGNED: Error = Error::new(Code::BadState, "shared buffer is misaligned");
 
 impl Shared {

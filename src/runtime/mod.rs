@@ -15,9 +15,10 @@
 //! `config` has the inputs and the size query, `worker_list` workers by a core map, `open`
 //! placement and threads, `worker` the loop, `pin` workers on their cores, `execute` one action,
 //! `step` the lock's critical section, `gate` the waiting, `pass` what compute uses, `evict`
-//! eviction with a deadline, `steps` the codec's step profile, `trace` who hears of all this,
-//! `weights` where weight units lie in the model file.
+//! eviction with a deadline, `checkpoint` what outlives the process, `steps` the codec's step
+//! profile, `trace` who hears of all this, `weights` where weight units lie in the model file.
 
+mod checkpoint;
 mod config;
 mod evict;
 mod execute;
@@ -32,6 +33,7 @@ mod weights;
 mod worker;
 mod worker_list;
 
+pub use checkpoint::{CheckpointReport, Recovered};
 pub use config::{Config, Options, Worker, required_bytes, size};
 pub use evict::{Evictor, Report};
 pub use open::Runtime;

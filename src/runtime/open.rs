@@ -1,5 +1,6 @@
 //! Placement of all parts, start and end of the threads.
 
+use super::checkpoint::Keeping;
 use super::config::Config;
 use super::gate::Gates;
 use super::pass::Overlap;
@@ -17,6 +18,7 @@ use crate::port::lock::Lock;
 use crate::port::{Ports, ThreadId, ThreadSpec};
 use crate::state::{self, EvictPolicy, Machine, Roles};
 use crate::swap::file::SwapFile;
+use crate::swap::manifest::Manifest;
 use crate::swap::record::Layout;
 use crate::swap::stack::Stack;
 use crate::sync::Word;
@@ -78,6 +80,7 @@ pub(super) struct Shared {
     pub(super) codec: &'static dyn Codec,
     pub(super) kernels: Kernels,
     pub(super) swap: Option<SwapFile>,
+    pub(super) keeping: Option<Lock<Keeping>>,
     pub(super) weights: WeightMap,
     pub(super) shape: KvShape,
     /// How evictions go about it unless they say otherwise.
@@ -118,6 +121,7 @@ pub(super) fn place_sizes(sizer: &mut Sizer, config: &Config<'_>) -> Result<()> 
     WeightMap::size(sizer, config.weights)?;
     if config.options.swap_file {
         SwapFile::size(sizer, &config.slots()?)?;
+        Manifest::size(sizer, &config.slots()?, config.steps_bytes())?;
     }
     for _ in 0..=config.options.workers.len() {
         sizer.bytes(config.slot_bytes(), IO_ALIGN)?;
@@ -238,6 +242,10 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         }
         None => None,
     };
+    let keeping = match swap {
+        Some(_) => Some(Lock::new(Keeping::new(arena, config)?, ports.park)),
+        None => None,
+    };
     let scratch = place_scratch(config, arena, ports)?;
     let profile = Profile::new(arena, config, &kernels, ports)?;
     let shared = Shared {
@@ -256,6 +264,7 @@ fn place_shared(config: &Config<'_>, arena: &mut Arena, ports: Ports) -> Result<
         codec,
         kernels,
         swap,
+        keeping,
         weights: map,
         shape: config.shape,
         evict_policy: config.options.evict,

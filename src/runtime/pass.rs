@@ -15,6 +15,8 @@ use bitflags::bitflags;
 pub struct Stats {
     /// Tokens in the context.
     pub tokens: TokenCount,
+    /// How many of them outlive the process, by the last checkpoint.
+    pub durable: TokenCount,
     /// Sums over all units.
     pub tally: Tally,
     /// The RAM swap.
@@ -53,7 +55,7 @@ impl Runtime {
 
     /// Begins a pass after which the context may have up to `tokens`: adds chunks for them and
     /// begins to restore whatever is not in memory. Compute follows through [`Runtime::wait`]. An
-    /// eviction that is running is stopped first.
+    /// eviction or checkpoint that is running is stopped first.
     pub fn begin_pass(&self, tokens: TokenCount) -> Result<()> {
         let overlap = Overlap::from_bits_truncate(self.shared.overlap.load());
         let allocate_first = !overlap.contains(Overlap::ALLOCATE_RELOAD);
@@ -168,6 +170,7 @@ impl Runtime {
         let core = self.shared.core.lock();
         Stats {
             tokens: core.machine.tokens(),
+            durable: core.machine.durable(),
             tally: *core.machine.tally(),
             ram: core.stack.stats(),
             flash: self.shared.swap.as_ref().map(|swap| swap.stats()),
@@ -186,13 +189,20 @@ impl Runtime {
         core.stack.check()
     }
 
-    /// Brings an event that needs an idle machine: stops an eviction that is running, lets a
-    /// restore run to its end.
+    /// Brings an event that needs an idle machine: stops an eviction or a checkpoint that is
+    /// running, lets a restore run to its end.
     fn when_idle(&self, event: Event) -> Result<()> {
         loop {
-            if self.shared.core.lock().machine.is_evicting() {
-                // It may have ended since it was looked at; that is as good.
+            let (evicts, saves) = {
+                let core = self.shared.core.lock();
+                (core.machine.is_evicting(), core.machine.is_saving())
+            };
+            // Either may have ended since it was looked at; that is as good.
+            if evicts {
                 let _ = self.shared.event(Event::StopEvict(Stop::Cancelled));
+            }
+            if saves {
+                let _ = self.shared.event(Event::StopSave(Stop::Cancelled));
             }
             self.wait_until(|core| core.machine.is_idle());
             match self.shared.event(event) {
@@ -203,7 +213,7 @@ impl Runtime {
         }
     }
 
-    fn wait_idle(&self) {
+    pub(super) fn wait_idle(&self) {
         self.wait_until(Core::is_at_rest);
     }
 

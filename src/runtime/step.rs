@@ -67,7 +67,7 @@ impl Shared {
 
     /// Publishes, forgets and sets gates. Returns a segment whose memory is to be given back once
     /// the lock is free.
-    fn apply(&self, core: &mut Core, step: &Step) -> Option<SegmentIndex> {
+    pub(super) fn apply(&self, core: &mut Core, step: &Step) -> Option<SegmentIndex> {
         if let Some(unit) = step.publish {
             let published = self.buffers.publish(self.slot(unit));
             assert!(published.is_ok(), "a filled buffer can be published");

@@ -7,12 +7,12 @@ use super::config::Config;
 use super::open::Shared;
 use crate::arena::{Arena, Sizer, view};
 use crate::codec::{LayerSteps, RotaryPairs, Steps, StepsUse, mean_square};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::kernel::Kernels;
 use crate::limits::{CHUNK_TOKENS, LAYERS_MAX};
 use crate::port::Ports;
 use crate::port::lock::Lock;
-use crate::units::{ChunkId, ChunkIndex, LayerIndex, TokenCount, Unit};
+use crate::units::{ChunkId, ChunkIndex, KvShape, LayerIndex, TokenCount, Unit};
 
 /// What there is of a profile.
 enum State {
@@ -62,7 +62,7 @@ impl Profile {
         Ok(Profile { state: Lock::new(state, ports.park) })
     }
 
-    fn get(&self) -> Option<Steps<'static>> {
+    pub(super) fn get(&self) -> Option<Steps<'static>> {
         match &*self.state.lock() {
             State::Frozen(steps) => Some(*steps),
             State::Ignored | State::Open(_) => None,
@@ -124,6 +124,37 @@ impl Runtime {
         }
         if layer.index() + 1 == layers {
             gathered.tokens += tokens;
+        }
+    }
+}
+
+impl Profile {
+    /// Takes over the profile that a context was packed with, from its serialised form. `Mismatch`
+    /// where there is another one already.
+    pub(super) fn adopt(
+        &self,
+        kernels: &Kernels,
+        shape: KvShape,
+        id: u32,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let other = Error::new(Code::Mismatch, "checkpoint steps").with(id);
+        match &mut *state {
+            State::Frozen(steps) if steps.id() == id => Ok(()),
+            State::Ignored | State::Frozen(_) => Err(other),
+            State::Open(gathered) => {
+                gathered.tokens = 0;
+                let parsed = Steps::parse(kernels, shape, bytes, gathered.energies);
+                let is_it = parsed.map(|steps| steps.id() == id);
+                if is_it != Ok(true) {
+                    gathered.energies.fill(0.0);
+                    return Err(is_it.err().unwrap_or(other));
+                }
+                let memory = core::mem::take(&mut gathered.energies);
+                *state = State::Frozen(Steps::parse(kernels, shape, bytes, memory)?);
+                Ok(())
+            }
         }
     }
 }

@@ -74,6 +74,25 @@ impl WeightMap {
         self.extents(layer).iter().map(|extent| extent.bytes).sum()
     }
 
+    /// What tells this model file from another with units of the same sizes: where the units lie,
+    /// a page from the middle of each, and the file's first page, where its names are.
+    pub(super) fn digest(&self, model: &dyn Storage, page: &mut [u8]) -> Result<u64> {
+        let mut digest = Digest::default();
+        digest.add(&self.file_bytes.to_le_bytes());
+        self.read_piece(model, 0, page)?;
+        digest.add(page);
+        for (index, extent) in self.extents.iter().enumerate() {
+            digest.add(&extent.file_offset.to_le_bytes());
+            digest.add(&extent.bytes.to_le_bytes());
+            if self.first.contains(&index) {
+                let middle = extent.bytes / 2 / IO_ALIGN as u64 * IO_ALIGN as u64;
+                self.read_piece(model, extent.file_offset + middle, page)?;
+                digest.add(page);
+            }
+        }
+        Ok(digest.0)
+    }
+
     /// Reads `range` of a unit's buffer from the model file. What the file's end cuts off is zeros.
     pub(super) fn read(
         &self,
@@ -92,16 +111,41 @@ impl WeightMap {
             let piece = into
                 .get_mut(to_usize(start - range.start)?..to_usize(end - range.start)?)
                 .ok_or(Error::new(Code::InvalidArgument, "part of a weight unit"))?;
-            let offset = extent.file_offset + (start - extent.buffer_offset);
-            let read = model.read_at(offset, piece)?;
-            // Only the file's own end may cut the last window short.
-            let promised = self.file_bytes.saturating_sub(offset).min(end - start);
-            if (read as u64) < promised {
-                return Err(Error::new(Code::ShortRead, "model file").with(offset + read as u64));
-            }
-            piece[read..].fill(0);
+            self.read_piece(model, extent.file_offset + (start - extent.buffer_offset), piece)?;
         }
         Ok(())
+    }
+
+    /// Only the file's own end may cut the last window short.
+    fn read_piece(&self, model: &dyn Storage, offset: u64, piece: &mut [u8]) -> Result<()> {
+        let read = model.read_at(offset, piece)?;
+        let promised = self.file_bytes.saturating_sub(offset).min(piece.len() as u64);
+        if (read as u64) < promised {
+            return Err(Error::new(Code::ShortRead, "model file").with(offset + read as u64));
+        }
+        piece[read..].fill(0);
+        Ok(())
+    }
+}
+
+/// A running digest of words, which tells apart what nobody forged (FNV-1a, eight bytes at a time).
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Digest(0xCBF2_9CE4_8422_2325)
+    }
+}
+
+impl Digest {
+    /// Whole words only.
+    fn add(&mut self, bytes: &[u8]) {
+        let (words, _) = bytes.as_chunks::<8>();
+        for word in words {
+            let mixed = (self.0 ^ u64::from_le_bytes(*word)).wrapping_mul(0x0000_0100_0000_01B3);
+            // Products carry upwards only.
+            self.0 = mixed ^ mixed >> 32;
+        }
     }
 }
 

@@ -35,9 +35,14 @@ impl Machine {
             Action::Pack { id, tokens } => {
                 phase == Phase::Packing && tokens == self.table.chunk(id).tokens
             }
-            Action::Write { .. } => phase == Phase::Writing,
+            Action::Write { id } => {
+                let resident = self.table.chunk(id).copies.contains(Copies::RESIDENT);
+                phase == Phase::Writing || (phase == Phase::Saving && resident)
+            }
             Action::Spill { id, record } => {
-                phase == Phase::Spilling && record == self.table.chunk(id).ram
+                let chunk = self.table.chunk(id);
+                let saving = phase == Phase::Saving && !chunk.copies.contains(Copies::RESIDENT);
+                (phase == Phase::Spilling || saving) && record == chunk.ram
             }
             Action::Release { .. } => phase == Phase::Releasing,
             Action::Allocate { unit, is_new } => {
@@ -84,6 +89,10 @@ impl Machine {
                 if resident && chunk.phase == Phase::Idle && chunk.copies.contains(Copies::RAM) {
                     return broken("resident chunk with a packed twin");
                 }
+                let is_source = chunk.copies.intersects(Copies::RESIDENT | Copies::RAM);
+                if chunk.phase == Phase::Saving && !is_source {
+                    return broken("saving without a source");
+                }
                 if column >= self.table.columns && !chunk.copies.is_empty() {
                     return broken("copy beyond the context");
                 }
@@ -93,6 +102,9 @@ impl Machine {
                     return broken("copy that lacks tokens");
                 }
             }
+        }
+        if self.durable > self.tokens {
+            return broken("durable tokens");
         }
         for layer in 0..self.table.weight_units() {
             let weights = self.table.weights(LayerIndex::new(layer));

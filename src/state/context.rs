@@ -82,6 +82,8 @@ impl Machine {
             }
         }
         self.tokens = tokens;
+        self.durable = self.durable.min(tokens);
+        self.sealing = self.sealing.map(|durable| durable.min(tokens));
         self.pass_undisturbed = false;
         if columns < u32::from(self.table.columns) {
             self.goal = Goal::Trim;
@@ -147,7 +149,7 @@ impl Machine {
 }
 
 /// Valid tokens in a column when the context has `tokens`.
-fn tokens_in_column(tokens: TokenCount, column: u32) -> u16 {
+pub(super) fn tokens_in_column(tokens: TokenCount, column: u32) -> u16 {
     let start = column * u32::from(CHUNK_TOKENS);
     let filled = tokens.get().saturating_sub(start).min(u32::from(CHUNK_TOKENS));
     u16::try_from(filled).unwrap_or(CHUNK_TOKENS)

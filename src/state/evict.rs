@@ -63,6 +63,7 @@ impl Machine {
                 let error = restoration.error().unwrap_or(error);
                 self.restored = Some(Err(error));
             }
+            Goal::Save(_) => self.end_save(Stop::Cancelled),
             _ => return Err(Error::new(Code::BadState, "evict")),
         }
         self.sort_by_age();
@@ -209,6 +210,9 @@ impl Machine {
             self.table.update_chunk(id, |chunk| chunk.phase = Phase::Releasing);
             return Step::act(Action::Release { unit: Unit::Kv(id) });
         }
+        if phase == Phase::Writing && self.sealing.is_some() {
+            return Step::default();
+        }
         self.table.update_chunk(id, |chunk| chunk.phase = phase);
         Step::act(match phase {
             Phase::Packing => Action::Pack { id, tokens: chunk.tokens },
@@ -237,6 +241,9 @@ impl Machine {
         if self.table.chunk(id).copies.contains(Copies::FLASH) {
             self.table.update_chunk(id, |chunk| chunk.copies.remove(Copies::RAM));
             return Step { forget: Some(record), again: true, ..Step::default() };
+        }
+        if self.sealing.is_some() {
+            return Step::default();
         }
         self.table.update_chunk(id, |chunk| chunk.phase = Phase::Spilling);
         Step::act(Action::Spill { id, record })
@@ -344,6 +351,7 @@ impl Machine {
 
     pub(super) fn done_write(&mut self, id: ChunkId, outcome: Outcome) -> Result<Step> {
         match self.believed(outcome) {
+            outcome if self.table.chunk(id).phase == Phase::Saving => self.done_save(id, outcome),
             Outcome::Written(record) => {
                 self.table.update_chunk(id, |chunk| {
                     chunk.copies |= Copies::FLASH;
@@ -364,6 +372,7 @@ impl Machine {
 
     pub(super) fn done_spill(&mut self, id: ChunkId, outcome: Outcome) -> Result<Step> {
         match self.believed(outcome) {
+            outcome if self.table.chunk(id).phase == Phase::Saving => self.done_save(id, outcome),
             Outcome::Written(record) => Ok(self.copied_to_flash(id, record)),
             Outcome::Failed(error) => {
                 Ok(self.failed_to_leave(id, error, Paths { ram: true, flash: false }))
@@ -396,7 +405,7 @@ impl Machine {
         Step::touch(Unit::Kv(id))
     }
 
-    fn note_failure(&mut self, error: Error, open: Paths) {
+    pub(super) fn note_failure(&mut self, error: Error, open: Paths) {
         let Goal::Evict(eviction) = &mut self.goal else { return };
         if error.code == Code::Leased {
             eviction.leased += 1;

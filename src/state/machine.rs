@@ -2,6 +2,7 @@
 
 use super::evict::{EvictReport, Eviction, Stop};
 use super::restore::Restoration;
+use super::save::{Save, SaveReport};
 use super::table::{Table, Tally};
 use super::unit::{Chunk, Weights};
 use crate::arena::{Arena, Sizer};
@@ -142,6 +143,13 @@ pub enum Event {
     },
     /// Take no new step of the running restore.
     Cancel,
+    /// Give every chunk that holds tokens a good copy in the swap file, and evict none.
+    Save,
+    /// Take no new step of the running save.
+    StopSave(Stop),
+    /// What a save found good on flash was written down, or was not. Between the report that asks
+    /// for it and this event no slot of the swap file is written to.
+    Sealed(Result<()>),
     /// A worker with these roles is free.
     Next(Roles),
     /// A worker finished an action.
@@ -229,6 +237,7 @@ pub(super) enum Goal {
     Idle,
     Evict(Eviction),
     Restore(Restoration),
+    Save(Save),
     /// Chunks beyond the context's end are given up, from this column's first layer on.
     Trim,
 }
@@ -249,6 +258,11 @@ pub struct Machine {
     pub(super) clock: u32,
     pub(super) evicted: Option<EvictReport>,
     pub(super) restored: Option<Result<()>>,
+    pub(super) saved: Option<SaveReport>,
+    /// What is being written down: how much of the context it makes durable.
+    pub(super) sealing: Option<TokenCount>,
+    /// Tokens of the context that outlive the process.
+    pub(super) durable: TokenCount,
 }
 
 impl Machine {
@@ -285,6 +299,9 @@ impl Machine {
             clock: 0,
             evicted: None,
             restored: None,
+            saved: None,
+            sealing: None,
+            durable: TokenCount::default(),
         })
     }
 
@@ -300,6 +317,9 @@ impl Machine {
                 self.begin_restore(tokens, allocate_first)?
             }
             Event::Cancel => self.cancel_restore()?,
+            Event::Save => self.begin_save()?,
+            Event::StopSave(stop) => self.stop_save(stop)?,
+            Event::Sealed(result) => self.sealed(result)?,
             Event::Next(roles) => self.next(roles),
             Event::Done(action, outcome) => self.done(action, outcome)?,
         };
@@ -314,6 +334,7 @@ impl Machine {
             Goal::Idle => Step::default(),
             Goal::Evict(_) => self.next_evict(roles),
             Goal::Restore(_) => self.next_restore(roles),
+            Goal::Save(_) => self.next_save(roles),
             Goal::Trim => self.next_trim(),
         }
     }
@@ -324,6 +345,7 @@ impl Machine {
             Goal::Idle => false,
             Goal::Evict(_) => self.settle_evict(),
             Goal::Restore(_) => self.settle_restore(),
+            Goal::Save(_) => self.settle_save(),
             Goal::Trim => self.settle_trim(),
         };
         if over {
@@ -332,7 +354,7 @@ impl Machine {
         over
     }
 
-    /// Whether no eviction, restore or trim is running.
+    /// Whether no eviction, restore, save or trim is running.
     pub fn is_idle(&self) -> bool {
         matches!(self.goal, Goal::Idle)
     }
@@ -347,6 +369,11 @@ impl Machine {
         matches!(&self.goal, Goal::Restore(restoration) if !restoration.is_stopping())
     }
 
+    /// Whether a save is running.
+    pub fn is_saving(&self) -> bool {
+        matches!(self.goal, Goal::Save(_))
+    }
+
     /// The report of the last eviction, once.
     pub fn take_evicted(&mut self) -> Option<EvictReport> {
         self.evicted.take()
@@ -355,6 +382,12 @@ impl Machine {
     /// The end of the last restore, once.
     pub fn take_restored(&mut self) -> Option<Result<()>> {
         self.restored.take()
+    }
+
+    /// How many tokens of the context outlive the process: what was last sealed, or recovered, less
+    /// what was cut off since.
+    pub fn durable(&self) -> TokenCount {
+        self.durable
     }
 
     /// Whether all units of that kind of a layer are in memory and at rest.

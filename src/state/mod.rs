@@ -15,17 +15,21 @@
 //! evict:    idle -> packing | writing -> releasing -> idle (not resident)
 //!           idle (packed in RAM) -> spilling -> idle (on flash)
 //! restore:  idle -> allocating -> prepared -> filling -> idle (resident)
+//! save:     idle -> saving -> idle (where it was, and on flash)
 //! ```
 //!
 //! `unit` is one unit's state, `table` all of them with the tally, `machine` the events, `evict`
-//! and `restore` the two goals, `poison` the loss of the swap file.
+//! and `restore` the two goals that move memory, `save` the third, which makes the context durable,
+//! `recover` the start from what an earlier process made so, `poison` the loss of the swap file.
 
 mod check;
 mod context;
 mod evict;
 mod machine;
 mod poison;
+mod recover;
 mod restore;
+mod save;
 mod table;
 mod unit;
 
@@ -33,6 +37,8 @@ pub use evict::{EvictReport, Stop};
 pub use machine::{
     Action, Config, Event, EvictPolicy, Machine, Outcome, Paths, Roles, Step, Touched,
 };
+pub use recover::SavedChunk;
+pub use save::SaveReport;
 pub use table::{Tally, UnitCounts};
 pub use unit::{Chunk, Copies, Phase, Weights, part_bytes};
 

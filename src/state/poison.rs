@@ -5,6 +5,7 @@ use super::machine::{Machine, Outcome};
 use super::table::chunk_id;
 use super::unit::Copies;
 use crate::error::{Code, Error};
+use crate::units::TokenCount;
 
 impl Machine {
     /// A write that ended well before the file was gone, and is booked after it, went nowhere.
@@ -25,6 +26,7 @@ impl Machine {
         }
         self.flash_is_gone = true;
         self.plan.times.read_chunk = None;
+        self.durable = TokenCount::default();
         for column in 0..self.table.columns {
             for layer in 0..self.table.kv_layers {
                 let id = chunk_id(layer, column);

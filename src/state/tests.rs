@@ -2,6 +2,7 @@
 //! evictions during restores, growth and truncation, and after every event the invariants.
 
 mod copies;
+mod save;
 mod world;
 
 use self::world::World;
@@ -258,8 +259,7 @@ fn random_life(seed: u64, failures_percent: u64) {
     }
     run.restore().unwrap();
     run.truncate(0);
-    assert_eq!(run.machine.tally().kv_bytes, 0);
-    assert_eq!(run.world.records.len(), 0);
+    assert_eq!((run.machine.tally().kv_bytes, run.world.records.len()), (0, 0));
 }
 
 /// A restore that is cancelled, or into which an eviction falls.

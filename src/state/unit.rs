@@ -29,6 +29,8 @@ pub enum Phase {
     Writing,
     /// Its packed copy is being moved from the RAM swap to the swap file.
     Spilling,
+    /// Being copied to the swap file, from wherever it is and stays.
+    Saving,
     /// Its shared buffer is being given back.
     Releasing,
     /// Its shared buffer is being allocated.
@@ -61,7 +63,7 @@ pub struct Chunk {
     pub tokens: u16,
     /// Tokens that the copy in the RAM swap holds; at least `tokens` while it is good.
     pub ram_tokens: u16,
-    /// The same for the copy in the swap file.
+    /// The same for the copy in the swap file; what a copy under way will hold.
     pub flash_tokens: u16,
     /// Its record while `copies` has `RAM`.
     pub ram: RamRecord,
@@ -85,12 +87,13 @@ impl Chunk {
 
     /// Whether compute may use it now.
     pub fn is_ready(&self) -> bool {
-        self.copies.contains(Copies::RESIDENT) && self.phase == Phase::Idle
+        let at_rest = matches!(self.phase, Phase::Idle | Phase::Saving);
+        self.copies.contains(Copies::RESIDENT) && at_rest
     }
 
     /// Whether an eviction may take it.
     pub fn is_evictable(&self) -> bool {
-        self.is_ready() && !self.skipped
+        self.is_ready() && self.phase == Phase::Idle && !self.skipped
     }
 
     /// Whether it is restored by unpacking from RAM; false means by reading.

@@ -1,17 +1,21 @@
-//! The flash swap: fixed, sparse slots of one chunk of one layer in the swap file.
+//! The flash swap: fixed, sparse slots of one chunk of one layer in the swap file, two a chunk.
 //!
 //! ```text
-//! chunk 0: layer 0 | layer 1 | ... | chunk 1: layer 0 | layer 1 | ...
-//! slot = chunk * layers + layer
+//! head: what a checkpoint says, see `manifest`
+//! chunk 0: layer 0: side 0 | side 1 | layer 1: side 0 | side 1 | ... | chunk 1: layer 0: ...
+//! place = chunk * layers + layer, slot = 2 * place + side
 //! ```
 //!
 //! A slot is a multiple of 4 KiB, so its place follows from its name and raw chunks move straight
-//! between the shared buffer and the file. Invariant: what a read gives back has the checksum that
+//! between the shared buffer and the file. A slot that the last checkpoint names is *kept*: the
+//! chunk's next copy goes to the other side, so nothing that happens between two checkpoints harms
+//! the earlier one. Invariant: what a read gives back has the checksum that
 //! its write computed, whether the file lost bits, lost the write or answered from another place;
 //! and once a sync failed, nothing that the file holds is believed. All methods may be called from
 //! any thread; two transfers of one slot at the same time are excluded by the unit's state. It
-//! keeps no record of what is stored: [`FlashRecord`]s are kept by the residency table.
+//! keeps no record of what is stored: [`FlashRecord`]s are the residency table's.
 
+use super::manifest;
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Crc32c;
@@ -48,12 +52,17 @@ impl Slots {
         Ok(())
     }
 
-    /// [`PartSet`]s that have one member a slot.
-    const fn part_sets(&self) -> usize {
-        (self.layers as usize * self.chunks as usize).div_ceil(PART_SET_SIZE as usize)
+    /// Chunks of all layers.
+    pub(super) const fn places(&self) -> usize {
+        self.layers as usize * self.chunks as usize
     }
 
-    /// The slot of a chunk; 16 bits times 16 bits plus 16 bits fit into 32.
+    /// [`PartSet`]s that have one member a chunk.
+    const fn part_sets(&self) -> usize {
+        self.places().div_ceil(PART_SET_SIZE as usize)
+    }
+
+    /// The place of a chunk; 16 bits times 16 bits plus 16 bits fit into 32.
     fn index(&self, id: ChunkId) -> Result<u32> {
         if id.layer.get() >= self.layers {
             return Err(Error::new(Code::InvalidArgument, "swap file layer").with(id.layer.get()));
@@ -64,9 +73,32 @@ impl Slots {
         Ok(u32::from(id.chunk.get()) * u32::from(self.layers) + u32::from(id.layer.get()))
     }
 
-    /// First byte of a chunk's slot in the file; 32 bits times 32 bits fit into 64.
-    pub fn offset(&self, id: ChunkId) -> Result<u64> {
-        Ok(u64::from(self.index(id)?) * u64::from(self.slot_bytes))
+    /// First byte of one of a chunk's two slots in the file; 33 bits times 32 bits fit into 64, and
+    /// limits keep the head small.
+    pub fn offset(&self, id: ChunkId, side: Side) -> Result<u64> {
+        let slot = 2 * u64::from(self.index(id)?) + side as u64;
+        Ok(manifest::head_bytes(self) + slot * u64::from(self.slot_bytes))
+    }
+}
+
+/// The two slots of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Side {
+    /// The one in front.
+    #[default]
+    First = 0,
+    /// The one behind it.
+    Second = 1,
+}
+
+impl Side {
+    /// The other one.
+    pub const fn other(self) -> Side {
+        match self {
+            Side::First => Side::Second,
+            Side::Second => Side::First,
+        }
     }
 }
 
@@ -77,7 +109,8 @@ pub struct FileStats {
     pub written_bytes: u64,
     /// Bytes of completed reads.
     pub read_bytes: u64,
-    /// Slots that may take up room: written to, successfully or not, and not discarded since.
+    /// Slots that may take up room: written to, successfully or not, or recovered, and not
+    /// discarded since.
     pub slots_used: u64,
 }
 
@@ -88,7 +121,12 @@ pub struct SwapFile {
     checksum: Crc32c,
     /// [`SOUND`] or [`POISONED`].
     health: Word,
-    used: &'static [PartSet],
+    /// Which slots may take up room, by side.
+    used: [&'static [PartSet]; 2],
+    /// Chunks whose last copy went to, or was recovered from, the second side.
+    second: &'static [PartSet],
+    /// Chunks of which the last checkpoint names a slot, by side.
+    kept: [&'static [PartSet]; 2],
     written_bytes: Counter,
     read_bytes: Counter,
     slots_used: Counter,
@@ -101,7 +139,7 @@ impl SwapFile {
     /// Adds what [`SwapFile::new`] places.
     pub fn size(sizer: &mut Sizer, slots: &Slots) -> Result<()> {
         slots.check()?;
-        sizer.slice::<PartSet>(slots.part_sets())
+        (0..5).try_for_each(|_| sizer.slice::<PartSet>(slots.part_sets()))
     }
 
     /// A swap file of that shape; what the storage holds already is neither read nor changed.
@@ -112,13 +150,18 @@ impl SwapFile {
         checksum: Crc32c,
     ) -> Result<Self> {
         slots.check()?;
-        let used = arena.slice(slots.part_sets(), |_| PartSet::new())?;
+        let mut set = || -> Result<&'static [PartSet]> {
+            Ok(arena.slice(slots.part_sets(), |_| PartSet::new())?)
+        };
+        let (used, second, kept) = ([set()?, set()?], set()?, [set()?, set()?]);
         Ok(SwapFile {
             storage,
             slots: *slots,
             checksum,
             health: Word::new(SOUND),
             used,
+            second,
+            kept,
             written_bytes: Counter::new(),
             read_bytes: Counter::new(),
             slots_used: Counter::new(),
@@ -185,16 +228,84 @@ impl SwapFile {
         Ok(&transfer[..bytes])
     }
 
-    /// Gives a slot's room back to the file system; its content is lost in any case.
+    /// Gives the room of a chunk's copy back to the file system; its content is lost in any case.
+    /// A slot that is kept stays as it is.
     pub fn discard(&self, id: ChunkId) -> Result<()> {
-        let offset = self.slots.offset(id)?;
+        let (index, part) = self.part(id)?;
         self.ensure_sound()?;
+        let side = self.side(id)?;
+        if self.kept[side as usize][index].contains(part) {
+            return Ok(());
+        }
+        let offset = self.slots.offset(id, side)?;
         self.observe(self.storage.discard(offset, u64::from(self.slots.slot_bytes)))?;
-        let (used, part) = self.used(id)?;
-        if used.unclaim(part) {
+        if self.used[side as usize][index].unclaim(part) {
             self.slots_used.sub(1);
         }
         Ok(())
+    }
+
+    /// Which of a chunk's slots its copy is in.
+    pub fn side(&self, id: ChunkId) -> Result<Side> {
+        let (index, part) = self.part(id)?;
+        Ok(if self.second[index].contains(part) { Side::Second } else { Side::First })
+    }
+
+    /// Says which slot a chunk's copy is in: after recovery.
+    pub(super) fn set_side(&self, id: ChunkId, side: Side) -> Result<()> {
+        let (index, part) = self.part(id)?;
+        match side {
+            Side::First => self.second[index].unclaim(part),
+            Side::Second => self.second[index].claim(part),
+        };
+        if self.used[side as usize][index].claim(part) {
+            self.slots_used.add(1);
+        }
+        Ok(())
+    }
+
+    /// From now on the slot of this side is kept, and the other is not; or neither is. Nobody
+    /// writes to the chunk's slots at this moment.
+    pub(super) fn keep(&self, id: ChunkId, side: Option<Side>) -> Result<()> {
+        let (index, part) = self.part(id)?;
+        for each in [Side::First, Side::Second] {
+            match side == Some(each) {
+                true => self.kept[each as usize][index].claim(part),
+                false => self.kept[each as usize][index].unclaim(part),
+            };
+        }
+        Ok(())
+    }
+
+    /// The side that a chunk's next copy goes to.
+    fn side_to_write(&self, id: ChunkId) -> Result<Side> {
+        let (index, part) = self.part(id)?;
+        let side = self.side(id)?;
+        let is_kept = self.kept[side as usize][index].contains(part);
+        Ok(if is_kept { side.other() } else { side })
+    }
+
+    /// Writes a part of the head.
+    pub(super) fn write_head(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.ensure_sound()?;
+        self.observe(self.storage.write_at(offset, bytes))?;
+        self.written_bytes.add(bytes.len() as u64);
+        self.ensure_sound()
+    }
+
+    /// Reads a part of the head; what the file lacks is zeros.
+    pub(super) fn read_head(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.ensure_sound()?;
+        let read = self.observe(self.storage.read_at(offset, into))?;
+        let read = read.min(into.len());
+        self.read_bytes.add(read as u64);
+        into[read..].fill(0);
+        Ok(())
+    }
+
+    /// How what is in the file is checksummed.
+    pub(super) const fn checksum(&self) -> Crc32c {
+        self.checksum
     }
 
     /// Makes completed writes durable. A failure poisons the file for good: every call answers
@@ -220,13 +331,11 @@ impl SwapFile {
         bytes: usize,
         packed: bool,
     ) -> Result<FlashRecord> {
-        let offset = self.prepare(id, transfer)?;
+        let side = self.side_to_write(id)?;
+        let offset = self.prepare(id, side, transfer)?;
         let bytes = u32::try_from(bytes).map_err(|_| TRANSFER)?;
         let crc = self.checksum.call(0, transfer);
-        let (used, part) = self.used(id)?;
-        if used.claim(part) {
-            self.slots_used.add(1);
-        }
+        self.set_side(id, side)?;
         self.observe(self.storage.write_at(offset, transfer))?;
         // A sync that failed meanwhile may have dropped this write.
         self.ensure_sound()?;
@@ -235,7 +344,7 @@ impl SwapFile {
     }
 
     fn read(&self, id: ChunkId, transfer: &mut [u8], record: FlashRecord) -> Result<()> {
-        let offset = self.prepare(id, transfer)?;
+        let offset = self.prepare(id, self.side(id)?, transfer)?;
         let read = self.observe(self.storage.read_at(offset, transfer))?;
         self.ensure_sound()?;
         if read != transfer.len() {
@@ -249,8 +358,8 @@ impl SwapFile {
     }
 
     /// Checks a transfer before it starts; the slot's offset.
-    fn prepare(&self, id: ChunkId, transfer: &[u8]) -> Result<u64> {
-        let offset = self.slots.offset(id)?;
+    fn prepare(&self, id: ChunkId, side: Side, transfer: &[u8]) -> Result<u64> {
+        let offset = self.slots.offset(id, side)?;
         let bytes = transfer.len();
         if bytes == 0
             || bytes > self.slots.slot_bytes as usize
@@ -263,10 +372,10 @@ impl SwapFile {
         Ok(offset)
     }
 
-    /// Where it is noted whether a slot is in use.
-    fn used(&self, id: ChunkId) -> Result<(&PartSet, u32)> {
+    /// Where in the sets a chunk is.
+    fn part(&self, id: ChunkId) -> Result<(usize, u32)> {
         let index = self.slots.index(id)?;
-        Ok((&self.used[(index / PART_SET_SIZE) as usize], index % PART_SET_SIZE))
+        Ok(((index / PART_SET_SIZE) as usize, index % PART_SET_SIZE))
     }
 
     fn ensure_sound(&self) -> Result<()> {

@@ -4,6 +4,8 @@
 use crate::scheduler::Scheduler;
 use crate::world::{PAGE, model_fill};
 use mzcache::port::{Region, SharedMemory, Storage, Use};
+use mzcache::swap::file::Slots;
+use mzcache::swap::manifest::head_bytes;
 use mzcache::{Code, Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeSet;
@@ -59,6 +61,10 @@ struct Sky {
     told: Vec<Code>,
     /// Slots of the swap file that hold, or gave, something wrong.
     damaged: BTreeSet<u64>,
+    /// The same of its head, at any time.
+    head_is_damaged: bool,
+    /// Slots may have been written to after what was recovered named them.
+    all_is_doubtful: bool,
     poisoned: bool,
     mishaps: [u64; Mishap::ALL.len()],
 }
@@ -112,21 +118,36 @@ impl Weather {
         self.sky().poisoned
     }
 
-    /// Whether one of these slots may be lost.
-    pub fn may_be_lost(&self, mut slots: impl Iterator<Item = u64>) -> bool {
+    /// Whether one of these chunks, each of which has two slots, may be lost.
+    pub fn may_be_lost(&self, mut places: impl Iterator<Item = u64>) -> bool {
         let sky = self.sky();
-        sky.poisoned || slots.any(|slot| sky.damaged.contains(&slot))
+        let is_damaged = |place| [2 * place, 2 * place + 1].map(|slot| sky.damaged.contains(&slot));
+        sky.poisoned || sky.all_is_doubtful || places.any(|place| is_damaged(place) != [false; 2])
     }
 
-    fn damage(&self, slot: u64) {
-        self.sky().damaged.insert(slot);
+    /// Whether the head of the swap file ever held, or gave, something wrong.
+    pub fn head_is_damaged(&self) -> bool {
+        self.sky().head_is_damaged
     }
 
-    /// A new process has a new swap file, and nothing in it to lose.
+    /// Says whether what was recovered may name slots that were written to since.
+    pub fn doubt_all(&self, is_doubtful: bool) {
+        self.sky().all_is_doubtful = is_doubtful;
+    }
+
+    /// `None` is the head.
+    fn damage(&self, slot: Option<u64>) {
+        let mut sky = self.sky();
+        match slot {
+            Some(slot) => drop(sky.damaged.insert(slot)),
+            None => sky.head_is_damaged = true,
+        }
+    }
+
+    /// A new process has the same swap file, with all that is wrong in it.
     pub fn reboot(&self) {
         let mut sky = self.sky();
         sky.poisoned = false;
-        sky.damaged.clear();
         sky.told.clear();
     }
 }
@@ -135,19 +156,27 @@ impl Weather {
 pub struct Disk {
     weather: Weather,
     model_bytes: Option<u64>,
+    head_bytes: u64,
     slot_bytes: u64,
     bytes: Mutex<Vec<u8>>,
 }
 
 impl Disk {
     pub fn model(weather: &Weather, bytes: u64) -> Self {
-        let weather = weather.clone();
-        Disk { weather, model_bytes: Some(bytes), slot_bytes: PAGE, bytes: Mutex::default() }
+        let (weather, bytes) = (weather.clone(), Some(bytes));
+        let (head_bytes, slot_bytes) = (0, PAGE);
+        Disk { weather, model_bytes: bytes, head_bytes, slot_bytes, bytes: Mutex::default() }
     }
 
-    pub fn swap(weather: &Weather, slot_bytes: u64) -> Self {
+    pub fn swap(weather: &Weather, slots: Slots) -> Self {
         let weather = weather.clone();
-        Disk { weather, model_bytes: None, slot_bytes, bytes: Mutex::default() }
+        let (head_bytes, slot_bytes) = (head_bytes(&slots), u64::from(slots.slot_bytes));
+        Disk { weather, model_bytes: None, head_bytes, slot_bytes, bytes: Mutex::default() }
+    }
+
+    /// Which slot is there; `None` in the head.
+    fn slot(&self, offset: u64) -> Option<u64> {
+        Some(offset.checked_sub(self.head_bytes)? / self.slot_bytes)
     }
 
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -160,8 +189,8 @@ impl Disk {
 
     /// A transfer that goes somewhere else goes to a slot.
     fn elsewhere(&self) -> u64 {
-        let slots = (self.bytes().len() as u64 / self.slot_bytes).max(1);
-        self.draw(slots) * self.slot_bytes
+        let bytes = (self.bytes().len() as u64).saturating_sub(self.head_bytes);
+        self.head_bytes + self.draw((bytes / self.slot_bytes).max(1)) * self.slot_bytes
     }
 
     /// One bit changes while nobody looks.
@@ -170,7 +199,7 @@ impl Disk {
         if bytes > 0 {
             let at = self.draw(bytes);
             self.bytes()[usize::try_from(at).unwrap()] ^= 1 << self.draw(8);
-            self.weather.damage(at / self.slot_bytes);
+            self.weather.damage(self.slot(at));
         }
     }
 
@@ -197,7 +226,7 @@ impl Disk {
         if weather.happens(Mishap::ReadFails) {
             return weather.tell(Code::Io);
         }
-        let slot = offset / self.slot_bytes;
+        let slot = self.slot(offset);
         let mut from = offset;
         if weather.happens(Mishap::ReadElsewhere) {
             from = self.elsewhere();
@@ -244,8 +273,8 @@ impl Disk {
             self.sky_told(Code::Poisoned);
             return weather.tell(Code::SyncFailed);
         }
-        let slot = offset / self.slot_bytes;
-        weather.sky().damaged.remove(&slot);
+        let slot = self.slot(offset);
+        slot.map(|slot| weather.sky().damaged.remove(&slot));
         for (mishap, code) in [(Mishap::WriteFails, Code::Io), (Mishap::DiskFull, Code::NoSpace)] {
             if weather.happens(mishap) {
                 self.store_part(offset, from);
@@ -264,7 +293,7 @@ impl Disk {
         if weather.happens(Mishap::WriteElsewhere) {
             let other = self.elsewhere();
             weather.damage(slot);
-            weather.damage(other / self.slot_bytes);
+            weather.damage(self.slot(other));
             self.store(other, from);
             return Ok(());
         }
@@ -295,10 +324,15 @@ impl Storage for Disk {
 
     fn sync(&self) -> Result<()> {
         self.weather.scheduler.point();
-        match self.weather.is_poisoned() {
-            true => self.weather.tell(Code::Poisoned),
-            false => Ok(()),
+        if self.weather.is_poisoned() {
+            return self.weather.tell(Code::Poisoned);
         }
+        if self.weather.happens(Mishap::SyncFails) {
+            self.weather.sky().poisoned = true;
+            self.sky_told(Code::Poisoned);
+            return self.weather.tell(Code::SyncFailed);
+        }
+        Ok(())
     }
 
     fn discard(&self, _offset: u64, _bytes: u64) -> Result<()> {

@@ -4,12 +4,14 @@
 mod operations;
 
 use crate::device::{Disk, Memory, Mishap, Weather};
+use crate::kept::Kept;
 use crate::random::Random;
 use crate::scheduler::{End, Scheduler, Workers, is_end, message};
 use crate::swarm::Options;
 use crate::world::{Lent, World, check_closed};
 use mzcache::port::{Ports, Storage, Threads};
 use mzcache::state::{EvictPolicy, Paths};
+use mzcache::units::Tag;
 use mzcache::{Code, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
@@ -23,12 +25,21 @@ pub struct Sums {
     /// Of each kind.
     pub mishaps: [u64; Mishap::ALL.len()],
     pub power_cuts: u64,
+    /// Contexts that outlived their process.
+    pub recovered: u64,
     pub losses: u64,
     pub cancelled: u64,
     /// Workers that died.
     pub deaths: u64,
     /// Looks at what an eviction left: its order, its balance.
     pub looks: [u64; 2],
+}
+
+/// What a checkpoint left, or may have left.
+pub(crate) struct Keepsake {
+    kept: Kept,
+    /// It was said to be durable, up to this token.
+    durable: Option<u32>,
 }
 
 /// Points that one action may take, and those that a call takes besides.
@@ -45,6 +56,11 @@ pub struct Life {
     world: Option<World>,
     /// A worker has died.
     is_lame: bool,
+    /// What checkpoints left, the newest last.
+    kept: Vec<Keepsake>,
+    /// The name of a checkpoint under way.
+    keeping: Option<Tag>,
+    tags: u128,
     pub sums: Sums,
 }
 
@@ -56,18 +72,20 @@ impl Life {
         let scheduler = Scheduler::new(random);
         let weather = Weather::new(scheduler.clone(), options.one_in);
         let setup = &options.setup;
-        let slot_bytes = setup.slot_bytes();
         let refuse = weather.clone();
         let refuse = Box::new(move || refuse.happens(Mishap::NoThread));
         Life {
             model: Lent::new(Box::new(Disk::model(&weather, setup.model_bytes()))),
-            swap: Lent::new(Box::new(Disk::swap(&weather, slot_bytes))),
+            swap: Lent::new(Box::new(Disk::swap(&weather, setup.slots()))),
             memory: Lent::new(Box::new(Memory::new(&weather, options.memory_bytes_max))),
             threads: Lent::new(Box::new(Workers { scheduler: scheduler.clone(), refuse })),
             scheduler: Lent::new(Box::new(scheduler)),
             weather,
             world: None,
             is_lame: false,
+            kept: Vec::new(),
+            keeping: None,
+            tags: 0,
             sums: Sums::default(),
             options,
         }
@@ -144,18 +162,68 @@ impl Life {
         self.scheduler().finish();
         self.scheduler().restart();
         let world = self.world.take().unwrap();
+        if let Some(tag) = self.keeping.take() {
+            // It may be complete all the same.
+            self.kept.push(Keepsake { kept: world.kept(tag), durable: None });
+        }
         self.count(&world);
         // SAFETY: all threads but this one have ended, and this one has left it.
         unsafe { world.abandon() };
         self.memory.get().free_all();
         self.weather.reboot();
         self.open();
+        self.recover_context();
+    }
+
+    /// The new process looks for the old one's context: what was durable is there, or something
+    /// newer, unless what says so was damaged.
+    fn recover_context(&mut self) {
+        self.weather.doubt_all(false);
+        self.bound_points();
+        let newest_durable = self.kept.iter().rposition(|kept| kept.durable.is_some());
+        let first = self.kept.len().saturating_sub(4);
+        for index in (first..self.kept.len()).rev() {
+            let Keepsake { kept, durable } = &self.kept[index];
+            let world = self.world.as_mut().unwrap();
+            let found = loop {
+                match world.recover(kept) {
+                    // Either file may fail to answer for a while.
+                    Err(error) if matches!(error.code, Code::Io | Code::ShortRead) => {}
+                    found => break found,
+                }
+            };
+            let lost = match found {
+                Ok(lost) => lost,
+                Err(error) => {
+                    let codes = [Code::BadMagic, Code::Corrupt, Code::Mismatch];
+                    assert!(codes.contains(&error.code), "{error}");
+                    continue;
+                }
+            };
+            let is_newest = newest_durable.is_none_or(|newest| index >= newest);
+            assert!(is_newest || self.weather.head_is_damaged(), "an older checkpoint is found");
+            // Slots of others than the last may have been written to.
+            self.weather.doubt_all(durable.is_none() || !is_newest);
+            if let Some(durable) = *durable {
+                assert_eq!(lost.unwrap_or(kept.tokens), durable);
+            }
+            let tokens = lost.unwrap_or(kept.tokens);
+            self.tell(|| format!("  recovered {tokens} tokens"));
+            self.sums.recovered += u64::from(tokens > 0);
+            self.kept.truncate(index + 1);
+            let _ = self.weather.take_told();
+            return;
+        }
+        let is_explained = newest_durable.is_none() || self.weather.head_is_damaged();
+        assert!(is_explained, "a checkpoint is gone");
+        self.kept.clear();
+        let _ = self.weather.take_told();
     }
 
     fn operate(&mut self) {
         self.bound_points();
-        let kind = self.draw(|random| random.below(16));
-        let others = self.start_others(kind < 12);
+        let kind = self.draw(|random| random.below(20));
+        let others = self.start_others(kind < 12 || kind >= 16);
         self.world().flash_works &= !self.weather.is_poisoned();
         let before = self.world().reference.get().actions();
         let alone = others.threads.is_empty();
@@ -169,7 +237,8 @@ impl Life {
             12 => self.hold(),
             13 => self.rot(),
             14 => self.change_pace(),
-            _ => self.kill(),
+            15 => self.kill(),
+            _ => self.checkpoint(),
         };
         let pressed = others.press;
         others.over.store(true, Ordering::Relaxed);

@@ -2,12 +2,13 @@
 //! that fail, against a reference that knows every byte.
 //!
 //! `faults` goes through the port calls of one life on the system's own ports one by one. `life`
-//! draws lives from seeds, on simulated ports:
+//! draws lives from seeds, on simulated ports; `crash` cuts the power in short ones:
 //!
 //! ```text
 //! cargo test --test sim                     some hundreds of seeds
 //! MZ_SEEDS=100000 cargo test --test sim seeds    more, from MZ_SEED on (default 0)
 //! MZ_SEED=1234 MZ_SEEDS=1 cargo test --test sim seeds    one
+//! MZ_CRASH_DEPTH=2 cargo test --test sim crash    two writes that are not as the rest
 //! ```
 //!
 //! A seed that fails prints such a line. It fixes everything: the model, the device, the policy,
@@ -43,8 +44,16 @@
 //! process with it.
 //!
 //! *The process.* It may end at any port call, a write among them, of which any part may then have
-//! arrived. The context is gone with it: what the swap file holds is never believed by the next
-//! process, which begins with an empty context on the same files.
+//! arrived. The next process begins on the same files and finds the context of the last checkpoint
+//! that was reported as durable, or of a later one that was under way or reported as failed, with
+//! every byte that was on flash then. Where the swap file lied about a chunk, that chunk is lost
+//! and said to be; so are chunks of a checkpoint that was reported as failed and is found all the
+//! same. Where it lied about the head, an older checkpoint may be found, whose chunks may be lost,
+//! or none. What was not in a checkpoint is gone.
+//!
+//! *Power.* With the process goes what was written since the last sync: each such write may be
+//! absent, whole, or torn at the borders of pages, in any order. `crash` goes through such states
+//! of short lives; a state that a failed or missing sync allows is no lie, so nothing is lost.
 //!
 //! *The system.* It may ask for memory at any moment, also while a restore or a pass runs; that
 //! cancels them, and they are begun again.
@@ -53,9 +62,11 @@
 //! number of actions that follows from the configuration, and everything can leave again.
 #![cfg(feature = "host")]
 
+mod crash;
 mod device;
 mod faults;
 mod injector;
+mod kept;
 mod life;
 mod random;
 mod reference;

@@ -79,6 +79,14 @@ struct Books {
     passes: u32,
 }
 
+/// What flash holds, as a later process may find it: each chunk's last copy there, and the commit
+/// that it must be of.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    chunks: BTreeMap<(u16, u16), (Option<Arc<Content>>, u32)>,
+    passes: u32,
+}
+
 #[derive(Debug)]
 pub struct Reference {
     shape: KvShape,
@@ -120,6 +128,25 @@ impl Reference {
         let chunks = books.chunks.iter().filter(|(_, known)| known.buffer.is_some());
         let weights = books.weights.iter().filter(|(_, has_buffer)| **has_buffer);
         (chunks.map(|(key, _)| *key).collect(), weights.map(|(layer, _)| *layer).collect())
+    }
+
+    /// What is on flash now.
+    pub fn snapshot(&self) -> Snapshot {
+        let books = self.books();
+        let chunks = books.chunks.iter();
+        let chunks = chunks.map(|(key, known)| (*key, (known.flash.clone(), known.commit)));
+        Snapshot { chunks: chunks.collect(), passes: books.passes }
+    }
+
+    /// An earlier process's context was taken over.
+    pub fn recover(&self, snapshot: &Snapshot) {
+        let mut books = self.books();
+        assert!(books.chunks.values().all(|known| known.buffer.is_none()));
+        books.passes = snapshot.passes;
+        let chunks = snapshot.chunks.iter().map(|(key, (flash, commit))| {
+            (*key, Known { flash: flash.clone(), commit: *commit, ..Known::default() })
+        });
+        books.chunks = chunks.collect();
     }
 
     /// A pass begins to write; its name.

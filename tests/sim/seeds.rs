@@ -18,6 +18,7 @@ fn add(sums: &mut Sums, more: &Sums) {
     sums.actions += more.actions;
     sums.points += more.points;
     sums.power_cuts += more.power_cuts;
+    sums.recovered += more.recovered;
     sums.losses += more.losses;
     sums.cancelled += more.cancelled;
     sums.deaths += more.deaths;
@@ -31,7 +32,8 @@ fn check_marks(sums: &Sums) {
     for mishap in Mishap::ALL {
         assert!(sums.mishaps[mishap as usize] > 0, "{mishap:?} never happened");
     }
-    let others = [sums.power_cuts, sums.losses, sums.cancelled, sums.deaths];
+    let Sums { power_cuts, recovered, losses, cancelled, deaths, .. } = *sums;
+    let others = [power_cuts, recovered, losses, cancelled, deaths];
     assert!(others.iter().chain(&sums.looks).all(|count| *count > 10), "{sums:?}");
 }
 

@@ -120,7 +120,7 @@ impl Options {
             one_in,
             memory_bytes_max,
             pace,
-            power_cut_one_in: random.pick(&[0, 0, 8]),
+            power_cut_one_in: random.pick(&[0, 8, 4]),
             pressure_one_in: random.pick(&[0, 4, 2]),
         }
     }

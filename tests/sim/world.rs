@@ -12,6 +12,7 @@ use mzcache::policy::{self, Order, Profile, Scheme, Stage, Times};
 use mzcache::port::{Ports, Use};
 use mzcache::runtime::{Config, Options, Report, Runtime, Worker, required_bytes};
 use mzcache::state::{EvictPolicy, Paths, Roles, Stop, Tally};
+use mzcache::swap::file::Slots;
 use mzcache::units::{
     ByteCount, ChunkId, ChunkIndex, CodecId, Extent, Kind, KvShape, LayerIndex, Nanos, TokenCount,
     WeightUnit,
@@ -54,9 +55,16 @@ impl Setup {
     }
 
     /// Bytes of a chunk in the swap file.
-    pub fn slot_bytes(&self) -> u64 {
+    fn slot_bytes(&self) -> u64 {
         let packed = codec(self.codec).packed_bytes_max(&self.geometry());
         (self.shape.chunk_bytes().max(packed) as u64).next_multiple_of(PAGE)
+    }
+
+    /// Shape of the swap file.
+    pub fn slots(&self) -> Slots {
+        let chunks = u16::try_from(self.tokens_max / 256).unwrap();
+        let slot_bytes = u32::try_from(self.slot_bytes()).unwrap();
+        Slots { layers: self.shape.layers, chunks, slot_bytes }
     }
 
     /// The second half of a unit first, where it has two pages or more.
@@ -407,7 +415,7 @@ impl World {
 
     fn times(&self) -> Times {
         let setup = &self.setup;
-        let unpackers = setup.workers.iter().filter(|w| w.roles.contains(Roles::UNPACK)).count();
+        let unpackers = setup.workers.iter().filter(|w| w.all().contains(Roles::UNPACK)).count();
         let chunk_bytes = ByteCount::new(setup.shape.chunk_bytes() as u64);
         let packed = codec(setup.codec).packed_bytes_usual(&setup.geometry());
         let setup = policy::Setup {

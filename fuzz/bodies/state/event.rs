@@ -4,11 +4,11 @@ use super::super::reader::Reader;
 use super::run::Run;
 use super::setup::{COLUMNS, SHAPE};
 use super::world::chunk_id;
-use mzcache::Code;
 use mzcache::limits::CHUNK_TOKENS;
 use mzcache::policy::Scheme;
 use mzcache::state::{Action, Event, EvictPolicy, Outcome, Paths, Roles, Stop};
 use mzcache::units::{ByteCount, FlashRecord, LayerIndex, RamRecord, TokenCount, Unit};
+use mzcache::{Code, Error};
 
 /// How ports fail; the first two are not the copy's fault.
 const CODES: [Code; 8] = [
@@ -52,6 +52,12 @@ pub fn happen(run: &mut Run, byte: u8, reader: &mut Reader<'_>) {
         11 => Event::Used(LayerIndex::new(u16::from(byte >> 4) % (SHAPE.layers + 3))),
         12 => return run.world.compute(&run.machine),
         13 => return end_what_was_not_begun(run, reader),
+        14 => match byte >> 4 {
+            0..10 => Event::Save,
+            10 | 11 => Event::StopSave(Stop::Deadline),
+            12 | 13 => Event::Sealed(Ok(())),
+            _ => Event::Sealed(Err(Error::new(Code::Io, "injected"))),
+        },
         _ => return run.settle(),
     };
     let result = run.step(event);

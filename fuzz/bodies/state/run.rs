@@ -18,6 +18,8 @@ pub struct Run {
     pub has_grown: bool,
     pub world: World,
     pub choices: Choices,
+    /// A save's report was taken, and what it found is being written down.
+    is_sealing: bool,
     /// The last eviction: bytes held when it began, and the ways out that it has for chunks.
     eviction: (u64, Paths),
 }
@@ -28,7 +30,8 @@ struct Sight {
     tally: Tally,
     tokens: TokenCount,
     columns: u16,
-    activity: [bool; 3],
+    activity: [bool; 4],
+    durable: TokenCount,
     chunks: [Chunk; CHUNKS],
     weights: [Weights; WEIGHT_BYTES.len()],
 }
@@ -38,7 +41,8 @@ impl Run {
         let choices = Choices::new(setup);
         let machine = setup::machine(&choices, memory);
         let world = World::new(choices.lossless, choices.packs_badly);
-        Run { machine, has_grown: false, world, choices, eviction: (0, Paths::BOTH) }
+        let eviction = (0, Paths::BOTH);
+        Run { machine, has_grown: false, world, choices, is_sealing: false, eviction }
     }
 
     fn sight(&self) -> Sight {
@@ -54,7 +58,13 @@ impl Run {
             tally: *machine.tally(),
             tokens: machine.tokens(),
             columns: machine.columns(),
-            activity: [machine.is_idle(), machine.is_evicting(), machine.is_restoring()],
+            activity: [
+                machine.is_idle(),
+                machine.is_evicting(),
+                machine.is_restoring(),
+                machine.is_saving(),
+            ],
+            durable: machine.durable(),
             chunks: std::array::from_fn(chunk),
             weights: std::array::from_fn(weights),
         }
@@ -93,6 +103,7 @@ impl Run {
             // A pass begins, or what it was based on is cut.
             Event::Restore { tokens, .. } if tokens > before.tokens => self.world.forget_drafts(),
             Event::Truncate(_) => self.world.forget_drafts(),
+            Event::Sealed(_) => self.is_sealing = false,
             _ => {}
         }
     }
@@ -107,6 +118,7 @@ impl Run {
             self.world.compare_at_rest(&self.machine);
         }
         self.look_at_report();
+        self.look_at_save();
         if let Some(Ok(())) = self.machine.take_restored() {
             assert_eq!(self.machine.tally().missing, 0);
         }
@@ -126,6 +138,16 @@ impl Run {
             if report.error.is_none() && paths.flash {
                 assert_eq!(tally.packed_idle, 0, "chunks could have been spilled: {report:?}");
             }
+        }
+    }
+
+    /// What a save says is on flash is there, at this moment.
+    fn look_at_save(&mut self) {
+        let Some(report) = self.machine.take_saved() else { return };
+        assert!(report.on_flash <= report.tokens && (report.error.is_none() || !report.to_seal));
+        self.is_sealing |= report.to_seal;
+        if report.error.is_none() && report.stop == Stop::Reached && report.to_seal {
+            assert!(report.on_flash == report.tokens || report.on_flash > self.machine.durable());
         }
     }
 
@@ -169,6 +191,9 @@ impl Run {
 
     /// Workers without faults, until nothing is left to do.
     pub fn settle(&mut self) {
+        if self.is_sealing {
+            self.step(Event::Sealed(Ok(()))).unwrap();
+        }
         for _ in 0..STEPS_MAX {
             if self.machine.is_idle() {
                 return;

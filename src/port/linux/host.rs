@@ -48,6 +48,14 @@ enum Model {
 impl HostPorts {
     /// Opens the model file, and makes the swap file empty if there is to be one.
     pub fn open(model: &CStr, swap: Option<&CStr>) -> Result<Self> {
+        let swap = swap.map(File::create_swap).transpose()?;
+        Self::with(Model::Read(File::open_model(model)?), model, swap)
+    }
+
+    /// The same with what the swap file holds, for a context to be recovered from it; makes an
+    /// empty one where there is none.
+    pub fn open_kept(model: &CStr, swap: &CStr) -> Result<Self> {
+        let swap = Some(File::open_swap(swap)?);
         Self::with(Model::Read(File::open_model(model)?), model, swap)
     }
 
@@ -55,14 +63,15 @@ impl HostPorts {
     /// this model file are mapped pages of it, which [`AnonymousMemory`] alone may be the memory
     /// for. The file must not be truncated as long as the handle lives.
     pub fn open_mapping(model: &CStr, swap: Option<&CStr>) -> Result<Self> {
+        let swap = swap.map(File::create_swap).transpose()?;
         Self::with(Model::Mapped(MappingFile::open(model)?), model, swap)
     }
 
-    fn with(file: Model, model: &CStr, swap: Option<&CStr>) -> Result<Self> {
+    fn with(file: Model, model: &CStr, swap: Option<File>) -> Result<Self> {
         Ok(HostPorts {
             model: file,
             rows: RowFile::open(model)?,
-            swap: swap.map(File::create_swap).transpose()?,
+            swap,
             memory: Memory::Anonymous,
             threads: PosixThreads::new(),
         })

@@ -19,7 +19,7 @@ pub(super) struct World {
     weights: BTreeMap<LayerIndex, u64>,
     /// Each copy with the tokens it holds.
     pub(super) records: BTreeMap<(SegmentIndex, u32), (Version, u16)>,
-    slots: BTreeMap<ChunkId, (Version, u16)>,
+    pub(super) slots: BTreeMap<ChunkId, (Version, u16)>,
     pub(super) truth: BTreeMap<ChunkId, Version>,
     pub(super) in_flight: Vec<Action>,
     record_next: u32,

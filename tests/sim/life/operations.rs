@@ -1,12 +1,12 @@
 //! What a life consists of: each operation draws its operands, does one thing to the world, and
 //! hands back the error that it met.
 
-use super::Life;
+use super::{Keepsake, Life};
 use crate::device::Mishap;
 use crate::swarm;
 use mzcache::runtime::{Overlap, Runtime};
-use mzcache::state::Roles;
-use mzcache::units::{ByteCount, Nanos, TokenCount};
+use mzcache::state::{Roles, Stop};
+use mzcache::units::{ByteCount, Nanos, Tag, TokenCount};
 use mzcache::{Code, Error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,6 +149,35 @@ impl Life {
         match self.world().compute(end) {
             Err(error) if error.code == Code::Cancelled => Ok(()),
             result => result,
+        }
+    }
+
+    /// What is in memory is to outlive the process.
+    pub(super) fn checkpoint(&mut self) -> Result<(), Error> {
+        if !self.options.setup.swap_file || self.weather.is_poisoned() {
+            return Ok(());
+        }
+        let deadline =
+            self.draw(|random| random.one_in(3).then(|| Nanos::new(1 << random.below(24))));
+        self.tell(|| format!("checkpoint {deadline:?}"));
+        self.tags += 1;
+        let tag = Tag::new(self.tags);
+        self.keeping = Some(tag);
+        let before = self.world().runtime.stats().durable;
+        let (result, kept) = self.world().checkpoint(tag, deadline);
+        self.keeping = None;
+        match result {
+            Ok(report) => {
+                let is_sealed = report.stop == Stop::Reached || report.durable > before;
+                assert!(report.stop != Stop::Reached || report.durable.get() == kept.tokens);
+                let durable = Some(report.durable.get());
+                self.kept.extend(is_sealed.then_some(Keepsake { kept, durable }));
+                Ok(())
+            }
+            Err(error) => {
+                self.kept.push(Keepsake { kept, durable: None });
+                Err(error)
+            }
         }
     }
 

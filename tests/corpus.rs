@@ -161,6 +161,18 @@ fn lives_of_the_state_machine() {
 }
 
 #[test]
+#[cfg(feature = "cli")]
+fn vocabularies_and_texts() {
+    replay("tokenizer", bodies::tokenizer);
+}
+
+#[test]
+#[cfg(feature = "cli")]
+fn chat_templates() {
+    replay("template", bodies::template);
+}
+
+#[test]
 fn the_canary_fails() {
     let inputs = inputs("canary");
     assert!(inputs.iter().all(|(_, data)| catch_unwind(|| bodies::canary(data)).is_err()));

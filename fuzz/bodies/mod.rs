@@ -13,6 +13,8 @@ mod kvh;
 mod memory;
 mod packed;
 mod profile;
+#[cfg(feature = "cli")]
+mod program;
 mod reader;
 mod record;
 mod stack;
@@ -28,6 +30,8 @@ pub use kernels::kernels;
 pub use kvh::kvh;
 pub use packed::{PACKED_AT, packed};
 pub use profile::profile;
+#[cfg(feature = "cli")]
+pub use program::{template, tokenizer};
 pub use record::record;
 pub use stack::stack;
 pub use state::state;

@@ -109,7 +109,7 @@ fn freed_in(times: &Times, setup: &Setup, amounts: &Amounts, nanos: u64) -> u128
     }
     // What flash brings back in time need not be packed.
     let packed = unpacked.min((weights + kv).saturating_sub(read));
-    packed * saved / chunk + read.min(weights + kv - packed)
+    packed * saved / chunk + read.min(weights + kv)
 }
 
 #[cfg(test)]
@@ -163,9 +163,36 @@ mod tests {
         assert_eq!(time(&flash, &amounts(10_000, 50_000, 50_000)), Some(10_000));
         let ram = Setup { flash_is_open: false, ..SETUP };
         assert_eq!(time(&ram, &amounts(10_000, 0, 50_000)), Some(10_000));
+        assert_eq!(time(&ram, &amounts(10_000, 50_000, 50_000)), Some(5_000));
         assert_eq!(time(&ram, &amounts(25_001, 0, 50_000)), None);
         assert_eq!(time(&SETUP, &amounts(100_001, 50_000, 50_000)), None);
         assert_eq!(time(&SETUP, &amounts(100_000, 50_000, 50_000)), Some(100_000));
+    }
+
+    #[test]
+    fn a_codec_that_is_slower_than_flash_is_waited_for() {
+        let mut profile = profile(1, 1);
+        profile.rates_mut(CodecId::Q8).unpack_bytes_per_s = 100_000_000;
+        let setup = Setup { flash_is_open: false, ..SETUP };
+        let times = Times::new(&profile, &setup).unwrap();
+        // A tenth of a byte a nanosecond, half of which was freed; weights are read meanwhile.
+        let time = |amounts| restore_time(&times, &setup, &amounts).map(Nanos::get);
+        assert_eq!(time(amounts(500, 0, 1000)), Some(10_000));
+        assert_eq!(time(amounts(25_000, 20_000, 50_000)), Some(100_000));
+    }
+
+    #[test]
+    fn a_twentieth_is_not_soon_enough_and_any_more_is() {
+        let setup = Setup { flash_is_open: false, ..SETUP };
+        let choice = |saved| {
+            let candidates = [(CodecId::Q8, 475), (CodecId::Kv4, saved)].map(|(codec, saved)| {
+                Candidate { codec, packed_bytes: ByteCount::new(1000 - saved) }
+            });
+            // 9500 bytes, out of 475 saved in each 1000 ns or out of `saved`.
+            choose(&profile(1, 1), &setup, &candidates, &amounts(9500, 0, 50_000)).unwrap().unwrap()
+        };
+        assert_eq!(choice(500), Choice { codec: CodecId::Q8, restore: Nanos::new(20_000) });
+        assert_eq!(choice(501), Choice { codec: CodecId::Kv4, restore: Nanos::new(18_963) });
     }
 
     #[test]

@@ -219,6 +219,15 @@ mod tests {
         assert!(of(1).iter().zip(0..).filter(|(value, position)| *value == position).count() < 10);
     }
 
+    /// Seeds are quoted in reports: what one stands for does not change.
+    #[test]
+    fn a_seed_names_the_same_permutation_for_ever() {
+        let of = |count, seed| (0..count).map(|p| shuffled(p, count, seed)).collect::<Vec<_>>();
+        assert_eq!(of(5, 7), [2, 1, 0, 3, 4]);
+        assert_eq!(of(16, 7), [2, 15, 6, 3, 4, 7, 0, 9, 13, 14, 11, 12, 5, 10, 1, 8]);
+        assert_eq!(of(17, u64::MAX), [9, 11, 4, 6, 15, 0, 16, 1, 5, 2, 10, 13, 7, 12, 8, 14, 3]);
+    }
+
     #[test]
     fn the_largest_counts_stay_in_range() {
         let count = u32::from(u16::MAX) * u32::from(u16::MAX);
@@ -248,6 +257,8 @@ mod tests {
         assert_eq!(all, expected);
         let all: Vec<_> = (0..3).map(|position| restore_unit_at(position, 3, 2, 0)).collect();
         assert_eq!(all, [weights(0), weights(1), weights(2)]);
+        let all: Vec<_> = (0..4).map(|position| restore_unit_at(position, 4, 1, 0)).collect();
+        assert_eq!(all, [weights(0), weights(1), weights(2), weights(3)]);
         assert_eq!(restore_unit_at(65_535, 1, 1, u16::MAX), kv(0, u16::MAX - 1));
     }
 

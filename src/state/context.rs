@@ -17,9 +17,7 @@ impl Machine {
         if columns > self.table.columns_max() {
             return Err(Error::new(Code::LimitExceeded, "context tokens").with(tokens.get()));
         }
-        if columns > self.table.columns {
-            self.table.set_columns(columns);
-        }
+        self.table.set_columns(columns.max(self.table.columns));
         // A mere restore, perhaps beside a pass, says nothing about that pass's chunks.
         self.pass_undisturbed |= tokens > self.tokens;
         Ok(())
@@ -72,7 +70,6 @@ impl Machine {
         if tokens > self.tokens {
             return Err(Error::new(Code::InvalidArgument, "context length").with(tokens.get()));
         }
-        let columns = tokens.chunks();
         for column in 0..self.table.columns {
             for layer in 0..self.table.kv_layers {
                 let filled = tokens_in_column(tokens, u32::from(column));
@@ -85,9 +82,8 @@ impl Machine {
         self.durable = self.durable.min(tokens);
         self.sealing = self.sealing.map(|durable| durable.min(tokens));
         self.pass_undisturbed = false;
-        if columns < u32::from(self.table.columns) {
-            self.goal = Goal::Trim;
-        }
+        // It ends on the spot where there is nothing to give up.
+        self.goal = Goal::Trim;
         Ok(Step::touch_all())
     }
 

@@ -251,17 +251,10 @@ impl Machine {
 
     /// The next chunk in eviction order that may be taken.
     fn next_chunk(&mut self) -> Option<ChunkId> {
-        let (id, position) =
-            self.scan(self.kv_position(), |machine, id| machine.table.chunk(id).is_evictable());
+        let from = self.eviction().kv_position;
+        let (id, position) = self.scan(from, |machine, id| machine.table.chunk(id).is_evictable());
         self.eviction().kv_position = position;
         id
-    }
-
-    fn kv_position(&self) -> u32 {
-        match &self.goal {
-            Goal::Evict(eviction) => eviction.kv_position,
-            _ => 0,
-        }
     }
 
     fn next_packed(&mut self) -> Option<ChunkId> {

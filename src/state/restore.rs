@@ -40,11 +40,12 @@ impl Restoration {
         self.stopping = true;
     }
 
-    fn go_back_to(&mut self, position: u32) {
-        self.allocate_to_read = self.allocate_to_read.min(position);
-        self.allocate_to_unpack = self.allocate_to_unpack.min(position);
-        self.read = self.read.min(position);
-        self.unpack = self.unpack.min(position);
+    /// Looks at all units once more.
+    fn rewind(&mut self) {
+        self.allocate_to_read = 0;
+        self.allocate_to_unpack = 0;
+        self.read = 0;
+        self.unpack = 0;
     }
 }
 
@@ -107,25 +108,15 @@ impl Machine {
         if self.restoration().stopping {
             return self.sweep_prepared(roles);
         }
-        let may_fill = !self.waits_for_buffers();
-        let mut best: Option<(u32, Action)> = None;
-        let mut offer = |candidate: Option<(u32, Action)>| {
-            if let Some((position, action)) = candidate
-                && best.is_none_or(|(best, _)| position < best)
-            {
-                best = Some((position, action));
-            }
+        let fills = if self.waits_for_buffers() { Roles::empty() } else { roles };
+        let offers = [
+            fills.contains(Roles::READ).then(|| self.next_read()),
+            fills.contains(Roles::UNPACK).then(|| self.next_unpack()),
+            roles.contains(Roles::ALLOCATE).then(|| self.next_allocate()),
+        ];
+        let Some((_, action)) = frontmost(offers.map(Option::flatten)) else {
+            return Step::default();
         };
-        if may_fill && roles.contains(Roles::READ) {
-            offer(self.next_read());
-        }
-        if may_fill && roles.contains(Roles::UNPACK) {
-            offer(self.next_unpack());
-        }
-        if roles.contains(Roles::ALLOCATE) {
-            offer(self.next_allocate());
-        }
-        let Some((_, action)) = best else { return Step::default() };
         self.begin(action);
         Step::act(action)
     }
@@ -165,14 +156,11 @@ impl Machine {
 
     fn next_allocate(&mut self) -> Option<(u32, Action)> {
         let (read, unpack) = (self.next_to_read(), self.next_to_unpack());
-        let (Some((read_at, _)), Some((unpack_at, _))) = (read, unpack) else {
-            return read.or(unpack);
-        };
+        let (Some(_), Some(_)) = (read, unpack) else { return read.or(unpack) };
         match (self.next_read().is_some(), self.next_unpack().is_some()) {
             (false, true) => read,
             (true, false) => unpack,
-            _ if read_at < unpack_at => read,
-            _ => unpack,
+            _ => frontmost([read, unpack]),
         }
     }
 
@@ -429,14 +417,12 @@ impl Machine {
     pub(super) fn retry_or_lose(&mut self, id: ChunkId) {
         let lost = self.table.chunk(id).is_lost();
         let token = u32::from(id.chunk.get()) * u32::from(CHUNK_TOKENS);
-        let per_layer = u32::from(self.table.columns) + 1;
-        let position = u32::from(id.layer.get()) * per_layer + 1 + u32::from(id.chunk.get());
         let restoration = self.restoration();
         if lost {
             let what = "KV chunk; recompute from token";
             restoration.fail(Error::new(Code::Corrupt, what).with(token));
         } else {
-            restoration.go_back_to(position);
+            restoration.rewind();
         }
     }
 
@@ -445,6 +431,10 @@ impl Machine {
             restoration.fail(error);
         }
     }
+}
+
+fn frontmost<const N: usize>(offers: [Option<(u32, Action)>; N]) -> Option<(u32, Action)> {
+    offers.into_iter().flatten().min_by_key(|(position, _)| *position)
 }
 
 /// Whether an error means that the copy read is no good, as opposed to a transfer that may succeed

@@ -177,7 +177,7 @@ impl Table {
     pub(super) fn set_columns(&mut self, columns: u16) {
         assert!(columns <= self.columns_max());
         let (from, to) = (self.columns.min(columns), self.columns.max(columns));
-        let growing = columns > self.columns;
+        let growing = to == columns;
         for column in from..to {
             for layer in 0..self.kv_layers {
                 let id = chunk_id(layer, column);

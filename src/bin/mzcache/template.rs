@@ -4,8 +4,8 @@
 //! family whose special tokens the vocabulary holds. A template comes from outside: its size, its
 //! steps, the memory it takes and its depth are bounded, and what it does wrong is a message.
 
-use crate::failure::{Failure, Outcome};
-use crate::text::Vocabulary;
+use super::failure::{Failure, Outcome};
+use super::text::Vocabulary;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, context};

@@ -1,24 +1,7 @@
 //! Copies of one chunk that differ, and copies that are gone all at once.
 
+use super::failing::{is_transfer, settle_failing};
 use super::*;
-
-/// Works until nothing is left to do; every transfer with the swap file ends with that error.
-fn settle_with(run: &mut Run, error: Error) {
-    for _ in 0..10_000 {
-        let is_transfer = |action: &Action| {
-            matches!(action, Action::Write { .. } | Action::Spill { .. } | Action::ReadChunk { .. })
-        };
-        if let Some(at) = run.world.in_flight.iter().position(is_transfer) {
-            let action = run.world.in_flight.remove(at);
-            run.step(Event::Done(action, Outcome::Failed(error))).unwrap();
-        } else if run.machine.is_idle() && run.world.in_flight.is_empty() {
-            return;
-        } else {
-            run.work();
-        }
-    }
-    panic!("no end: {:?}", run.machine.tally());
-}
 
 #[test]
 fn a_chunk_that_was_cut_between_two_packings_unpacks_from_either_copy() {
@@ -47,14 +30,14 @@ fn nothing_is_dropped_in_favour_of_a_file_that_failed_to_sync() {
         // The last chunks alone are not clean, and leave first.
         run.append(5);
         run.step(evict(run.policy, total)).unwrap();
-        settle_with(&mut run, Error::new(code, "test"));
+        settle_failing(&mut run, Error::new(code, "test"), is_transfer);
         let report = run.machine.take_evicted().unwrap();
         assert_eq!(report.error.map(|error| error.code), Some(code));
         assert_eq!((report.stop, run.machine.lost()), (Stop::Exhausted, None));
         assert_eq!(run.machine.tally().flash_chunks, 0);
         // It stays so: nothing is written to that file any more.
         run.step(evict(run.policy, total)).unwrap();
-        settle_with(&mut run, Error::new(Code::Io, "never asked for"));
+        settle_failing(&mut run, Error::new(Code::Io, "never asked for"), is_transfer);
         assert_eq!(run.machine.take_evicted().unwrap().error, None);
         run.restore().unwrap();
     }
@@ -65,7 +48,7 @@ fn what_was_only_in_a_file_that_failed_to_sync_is_said_to_be_lost() {
     let mut run = full(Order::BackwardOut, Scheme::PartialOffload);
     run.evict(run.machine.tally().total_bytes());
     run.step(restore(run.machine.tokens())).unwrap();
-    settle_with(&mut run, Error::new(Code::Poisoned, "test"));
+    settle_failing(&mut run, Error::new(Code::Poisoned, "test"), is_transfer);
     let error = run.machine.take_restored().unwrap().unwrap_err();
     assert_eq!((error.code, error.value), (Code::Corrupt, 0));
     assert_eq!(run.machine.lost(), Some(0));

@@ -1,7 +1,7 @@
 //! The vocabulary out of a model file's metadata.
 
+use super::failure::{Failure, Outcome};
 use super::vocabulary::{TOKENS_MAX, Vocabulary};
-use crate::failure::{Failure, Outcome};
 use mzcache::infer::gguf::{Gguf, Scalar};
 use mzcache::{Code, Error};
 

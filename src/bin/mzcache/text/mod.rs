@@ -4,6 +4,10 @@
 //! cut text into words; `tokenizer` encodes by the `tokenizers` crate; `stream` turns tokens back
 //! into text, one by one, never cutting a character. Special tokens in plain text are text; only
 //! chat templates, which the model's author wrote, may produce them.
+//!
+//! Like `template`, it finds the rest of the program by `super`: fuzz targets include both.
+
+use super::failure;
 
 mod bytes;
 mod from_gguf;

@@ -3,7 +3,7 @@
 //! `tokenizer.ggml.pre` names the family. A wrong cut gives valid but wrong tokens, so a name that
 //! is not known is refused rather than guessed.
 
-use crate::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
@@ -95,8 +95,8 @@ impl Family {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bytes::from_char;
     use super::*;
-    use crate::text::bytes::from_char;
     use tokenizers::tokenizer::{OffsetReferential, OffsetType};
     use tokenizers::{PreTokenizedString, PreTokenizer};
 

@@ -1,7 +1,7 @@
 //! Tokenizers of both schemes: small ones made up here, and that of a real model.
 
+use super::failure::Outcome;
 use super::*;
-use crate::failure::Outcome;
 use mzcache::infer::gguf::Gguf;
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! The tokenizer: the vocabulary of the file, encoded by the `tokenizers` crate.
 
 use super::bytes;
+use super::failure::{Failure, Outcome};
 use super::pretokenize::{self, Family};
 use super::vocabulary::{TokenType, Vocabulary};
-use crate::failure::{Failure, Outcome};
 use std::collections::HashMap;
 use std::fmt;
 use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};

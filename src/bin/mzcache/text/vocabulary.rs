@@ -1,6 +1,6 @@
 //! What a model file says about its vocabulary, and the check that it makes sense.
 
-use crate::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome};
 
 /// Tokens of the largest vocabulary accepted; the largest in use have 262,144.
 pub const TOKENS_MAX: usize = 1 << 20;

@@ -1,0 +1,7 @@
+//! Bytes as a chat template.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    bodies::template(data);
+});

@@ -10,7 +10,7 @@ use super::tables::{MzMemory, MzRegion, MzUse};
 use super::types::MzDeviceSpan;
 use crate::error::{Code, Error, Result};
 use crate::limits::IO_ALIGN;
-use crate::port::{DeviceRegion, Filling, Region, SharedMemory, Use};
+use crate::port::{DeviceRegion, Filling, Region, SharedMemory, Use, shared_address};
 use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -170,7 +170,7 @@ unsafe impl SharedMemory for MemoryPort {
     unsafe fn begin_device(&self, region: &Region) -> Result<DeviceRegion> {
         const WHAT: &str = "mz_memory.begin_device";
         let Some(begin) = self.table.begin_device else {
-            let address = u64::try_from(region.start.expose_provenance().get()).unwrap_or(0);
+            let address = shared_address(region.start);
             return Ok(DeviceRegion { address, ..DeviceRegion::default() });
         };
         let mut named = MzDeviceSpan {

@@ -334,10 +334,10 @@ pub const MZ_MEMORY_ANONYMOUS: u32 = 0;
 /// swap, which are private memory. Leases of the device hand caches over where that is needed.
 pub const MZ_MEMORY_KGSL: u32 = 1;
 /// mz_linux_config.memory: dma-bufs from the system's dma-heap, or from ION. The lower half of
-/// mz_region.token is the file descriptor; all of it is UINT64_MAX for segments of the RAM swap.
-/// Leases end the processor's window of access for a device and open it again. Direct transfers do
-/// not reach dma-bufs, which the library's own files know how to go round; callbacks of a caller's
-/// own must, too.
+/// mz_region.token is the file descriptor, and mz_device_span.buffer too; all of the token is
+/// UINT64_MAX for segments of the RAM swap. Each keeps a file open. Leases end the processor's
+/// window of access for a device and open it again. Direct transfers do not reach dma-bufs, which
+/// the library's own files know how to go round; callbacks of a caller's own must, too.
 pub const MZ_MEMORY_DMA_HEAP: u32 = 2;
 
 /// How host and accelerator come to the same bytes.

@@ -222,7 +222,7 @@ pub unsafe trait SharedMemory: Sync {
 }
 
 /// The address of memory that host and accelerator both have there.
-fn shared_address(start: NonNull<u8>) -> u64 {
+pub(crate) fn shared_address(start: NonNull<u8>) -> u64 {
     u64::try_from(start.expose_provenance().get()).unwrap_or(0)
 }
 

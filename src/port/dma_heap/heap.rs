@@ -52,7 +52,14 @@ impl Heap {
             return Err(Error::new(Code::DeviceFailed, WHAT).with(number));
         }
         // SAFETY: the driver just made this descriptor for the caller, and nobody else knows it.
-        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+        let file = unsafe { OwnedFd::from_raw_fd(number) };
+        match number {
+            // Of a process without standard files. As the name of a buffer, 0 is none.
+            0 => file
+                .try_clone()
+                .map_err(|error| device_error(WHAT, error.raw_os_error().unwrap_or(libc::EMFILE))),
+            _ => Ok(file),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ unsafe fn hand_over_and_back(memory: &MzMemory, region: &MzRegion) {
         device.struct_bytes = size_of::<MzDeviceSpan>() as u32;
         let end = memory.end.unwrap();
         assert_eq!(memory.begin_device.unwrap()(memory.context, region, &mut device), 0);
-        assert!((device.address == 0) == !device.buffer.is_null());
+        assert_ne!(device.address == 0, device.buffer.is_null());
         end(memory.context, region);
         let mut start = ptr::null_mut();
         assert_eq!(memory.begin_host.unwrap()(memory.context, region, &mut start), 0);

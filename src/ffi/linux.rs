@@ -327,14 +327,14 @@ fn required_bytes() -> Result<usize> {
 }
 
 fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<*mut LinuxPorts> {
-    super::ports::check_flags(config.flags, "mz_linux_config.flags")?;
     // SAFETY: who calls from C promises that paths are texts.
     let model = unsafe { raw::text(config.model_path, "mz_linux_config.model_path") }?;
     // SAFETY: as above.
     let swap = unsafe { raw::optional_text(config.swap_path, "mz_linux_config.swap_path") }?;
+    let host = super::checkpoint::host(model, swap, config.flags, "mz_linux_config.flags")?;
     let own: &'static mut LinuxPorts = Arena::new(memory)?.value(LinuxPorts {
         owner: Owner { head: Head::new() },
-        host: ManuallyDrop::new(HostPorts::open(model, swap)?),
+        host: ManuallyDrop::new(host),
         threads: Slots::new(),
         tables: tables(ptr::null_mut(), false),
     })?;

@@ -9,15 +9,16 @@
 //! `types` and `tables` are what C sees, `layout` fixes their bytes, `raw` turns pointers into
 //! values, `config`, `ports` and `threads` translate what comes in, `door` tells what is open and
 //! who is inside, `handle` is the state behind a `mz_handle`, `holds` its leases, `session` the one
-//! behind a `mz_model`, `answer` what goes out. Functions are here, in `leases`, and in `linux` and
-//! `model` with the features `host` and `infer`. The header `linker/mzcache.h` is
-//! generated from this module, doc comments included: they are written for users of C.
+//! behind a `mz_model`, `answer` what goes out. Functions are here, in `leases` and `checkpoint`,
+//! and in `linux` and `model` with the features `host` and `infer`. The header `linker/mzcache.h`
+//! is generated from this module, doc comments included: they are written for users of C.
 
 #![expect(clippy::missing_safety_doc, reason = "callers are C; their promises are in the header")]
 
 #[cfg(all(feature = "infer", feature = "opencl"))]
 mod accelerator;
 mod answer;
+pub mod checkpoint;
 mod config;
 mod door;
 mod handle;

@@ -14,7 +14,7 @@ use mzcache::port::{Body, Ports, Region, SharedMemory, ThreadId, ThreadSpec, Thr
 use mzcache::runtime::{Config, Options, required_bytes};
 use mzcache::state::Stop;
 use mzcache::swap::file::{Side, Slots};
-use mzcache::units::{ByteCount, ChunkId, ChunkIndex, CodecId, KvShape, LayerIndex, TokenCount};
+use mzcache::units::{ByteCount, CodecId, KvShape, LayerIndex, TokenCount};
 use mzcache::{Code, Error};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -168,10 +168,9 @@ fn a_damaged_swap_file_names_the_token_to_recompute_from() {
     let total = total(runtime);
     evict_to(runtime, 0, total);
     // One bit of chunk 2 of layer 1.
-    let slot_bytes = (SHAPE.chunk_bytes() as u32 + 64).next_multiple_of(4096);
+    let slot_bytes = u32::try_from((SHAPE.chunk_bytes() + 64).next_multiple_of(4096)).unwrap();
     let slots = Slots { layers: SHAPE.layers, chunks: 16, slot_bytes };
-    let id = ChunkId { layer: LayerIndex::new(1), chunk: ChunkIndex::new(2) };
-    let offset = slots.offset(id, Side::First).unwrap();
+    let offset = slots.offset(id(1, 2), Side::First).unwrap();
     flip_bit(&fixture.folder.join("swap"), offset + 12345);
     let error = runtime.restore().unwrap_err();
     assert_eq!((error.code, error.value), (Code::Corrupt, 512));

@@ -14,7 +14,6 @@ use super::types::MzError;
 use crate::arena::{Arena, Sizer};
 use crate::error::{Code, Error, Result};
 use crate::port::SharedMemory;
-use crate::port::linux::HostPorts;
 use crate::port::opencl::{
     Api, Choice, Context, DeviceBuffers, Devices, MemoryMode, Queue, STAGING_BYTES,
 };
@@ -140,7 +139,6 @@ unsafe fn open(
     room: &Room,
     memory: &'static mut [MaybeUninit<u8>],
 ) -> Result<(MzPorts, MzOpenClInfo)> {
-    check_flags(table.flags, "mz_opencl_config.flags")?;
     check_flags(table.reserved, "mz_opencl_config.reserved")?;
     // SAFETY: the caller's promise.
     let (model, swap, library, choice) = unsafe {
@@ -153,7 +151,7 @@ unsafe fn open(
     };
     let mut arena = Arena::new(memory)?;
     let device = open_device(table, room, library, choice, &mut arena)?;
-    let host = HostPorts::open(model, swap)?;
+    let host = super::checkpoint::host(model, swap, table.flags, "mz_opencl_config.flags")?;
     let info = info(&device);
     let own = LinuxPorts::new(host, drop);
     let ports: *mut OpenClPorts =

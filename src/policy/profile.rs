@@ -25,15 +25,6 @@ const VERSION: &str = "1";
 /// Keys that start so belong to other programs.
 const FOREIGN: &str = "x-";
 
-// A codec's number is its place in `CodecId::ALL`, and so in `Profile::codecs`.
-const _: () = {
-    let mut index = 0;
-    while index < CODECS {
-        assert!(CodecId::ALL[index] as usize == index);
-        index += 1;
-    }
-};
-
 /// What one core does with one codec, in bytes of F16 values a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodecRates {
@@ -61,7 +52,10 @@ impl Profile {
         let mut codecs = [None; CODECS];
         let mut index = 0;
         while index < CODECS {
-            codecs[index] = Some(about(CodecId::ALL[index]).guess);
+            let codec = CodecId::ALL[index];
+            // A codec's number is its place there, and so in `Profile::codecs`.
+            assert!(codec as usize == index);
+            codecs[index] = Some(about(codec).guess);
             index += 1;
         }
         Profile { read_bytes_per_s: 2_000_000_000, write_bytes_per_s: 500_000_000, codecs }

@@ -4,6 +4,9 @@
 //! well, by an assertion or an access that races with another, or by a deadlock, which is a lost
 //! wake-up. Outside of `--cfg loom` there is nothing here.
 //!
+//! Shuttle would add nothing: it takes every memory order for the strongest, and orders of threads
+//! by chance in models too large for loom are what `tests/sim` draws from seeds, among faults.
+//!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release --no-default-features --test loom
 //! ```

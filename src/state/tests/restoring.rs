@@ -59,6 +59,25 @@ fn a_way_back_without_a_buffer_gets_one_before_the_frontmost_unit_does() {
     run.finish_restore().unwrap();
 }
 
+/// Whether a worker of that role gets something to do, now that a chunk of each way has a buffer.
+fn is_given_work(front: Paths, rear: Paths, role: Roles) -> bool {
+    let mut run = full(Order::ForwardOut, Scheme::Hybrid);
+    leave(&mut run, Order::ForwardOut, front, 1);
+    leave(&mut run, Order::BackwardOut, rear, 1);
+    run.step(restore(run.machine.tokens())).unwrap();
+    [(); 2].map(|()| next_buffer(&mut run));
+    run.step(Event::Next(role)).unwrap();
+    let is_given = run.world.in_flight.len() == 1;
+    run.finish_restore().unwrap();
+    is_given
+}
+
+#[test]
+fn neither_way_back_waits_for_what_the_other_brings_first() {
+    assert!(is_given_work(FLASH, RAM, Roles::UNPACK));
+    assert!(is_given_work(RAM, FLASH, Roles::READ));
+}
+
 #[test]
 fn the_first_failure_is_what_everybody_is_told() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);

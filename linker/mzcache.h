@@ -39,7 +39,8 @@
 // A callback's answer for a failure that only the caller's own number n, 0 or above, describes.
 #define MZ_PORT_ERROR(n) (-1000 - (int64_t)(n))
 
-// mz_linux_config.flags, mz_opencl_config.flags, mz_model_config.flags: the swap file keeps what it holds, for mz_recover.
+// mz_linux_config.flags, mz_opencl_config.flags, mz_model_config.flags: the swap file keeps what
+// it holds, for mz_recover.
 #define MZ_KEEP_SWAP 1
 
 // mz_linux_config.memory: private memory of the process.

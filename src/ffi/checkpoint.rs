@@ -17,7 +17,8 @@ use crate::units::{Nanos, Tag};
 use core::ffi::CStr;
 use core::ffi::c_int;
 
-/// mz_linux_config.flags, mz_opencl_config.flags, mz_model_config.flags: the swap file keeps what it holds, for mz_recover.
+/// mz_linux_config.flags, mz_opencl_config.flags, mz_model_config.flags: the swap file keeps what
+/// it holds, for mz_recover.
 pub const MZ_KEEP_SWAP: u32 = 1;
 
 /// The caller's name for the tokens of a context, by which a later process recognises it: any 128

@@ -45,6 +45,22 @@ fn descriptors(of: &str) -> usize {
     links.filter(|link| link.to_string_lossy().contains(of)).count()
 }
 
+/// Memory that nobody knows, or that this machine has not got.
+fn refuse_memory(good: &MzLinuxConfig, open: &mut dyn FnMut(&MzLinuxConfig) -> (c_int, String)) {
+    for memory in [3, 1 << 31, u32::MAX] {
+        let refused = open(&MzLinuxConfig { memory, ..*good });
+        assert_eq!(refused, (-43, format!("mz_linux_config.memory {memory}")));
+    }
+    for (memory, node) in
+        [(MZ_MEMORY_KGSL, "/dev/kgsl-3d0"), (MZ_MEMORY_DMA_HEAP, "/dev/dma_heap/system")]
+    {
+        if !Path::new(node).exists() && !Path::new("/dev/ion").exists() {
+            let refused = open(&MzLinuxConfig { memory, ..*good });
+            assert_eq!(refused, (err(MzErr::NoDevice), format!("{node} 2")));
+        }
+    }
+}
+
 #[test]
 fn ports_open_close_and_refuse() {
     let swap = scratch("ports-swap");
@@ -76,18 +92,7 @@ fn ports_open_close_and_refuse() {
     assert_eq!(open(&good, bytes, ptr::null_mut()).0, INVALID);
     assert_eq!(open(&MzLinuxConfig { flags: 2, ..good }, bytes, &mut ports).0, -43);
     assert_eq!(open(&MzLinuxConfig { reserved: 1, ..good }, bytes, &mut ports).0, -43);
-    for memory in [3, 1 << 31, u32::MAX] {
-        let refused = open(&MzLinuxConfig { memory, ..good }, bytes, &mut ports);
-        assert_eq!(refused, (-43, format!("mz_linux_config.memory {memory}")));
-    }
-    for (memory, node) in
-        [(MZ_MEMORY_KGSL, "/dev/kgsl-3d0"), (MZ_MEMORY_DMA_HEAP, "/dev/dma_heap/system")]
-    {
-        if !Path::new(node).exists() && !Path::new("/dev/ion").exists() {
-            let refused = open(&MzLinuxConfig { memory, ..good }, bytes, &mut ports);
-            assert_eq!(refused, (err(MzErr::NoDevice), format!("{node} 2")));
-        }
-    }
+    refuse_memory(&good, &mut |config| open(config, bytes, &mut ports));
     let nowhere = MzLinuxConfig { model_path: ptr::null(), ..good };
     assert_eq!(open(&nowhere, bytes, &mut ports).0, INVALID);
     let nowhere = MzLinuxConfig { model_path: c"/nonexistent/model".as_ptr(), ..good };

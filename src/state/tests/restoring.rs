@@ -65,7 +65,9 @@ fn is_given_work(front: Paths, rear: Paths, role: Roles) -> bool {
     leave(&mut run, Order::ForwardOut, front, 1);
     leave(&mut run, Order::BackwardOut, rear, 1);
     run.step(restore(run.machine.tokens())).unwrap();
-    [(); 2].map(|()| next_buffer(&mut run));
+    for _ in 0..2 {
+        next_buffer(&mut run);
+    }
     run.step(Event::Next(role)).unwrap();
     let is_given = run.world.in_flight.len() == 1;
     run.finish_restore().unwrap();

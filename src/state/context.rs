@@ -49,9 +49,6 @@ impl Machine {
             let filled = tokens_in_column(tokens, column);
             for layer in 0..self.table.kv_layers {
                 let id = chunk_id(layer, u16::try_from(column).unwrap_or(u16::MAX));
-                if self.table.chunk(id).tokens == filled {
-                    continue;
-                }
                 // Copies outside memory lack the new tokens. A resident chunk has no RAM copy.
                 debug_assert!(!self.table.chunk(id).copies.contains(Copies::RAM));
                 self.table.update_chunk(id, |chunk| {

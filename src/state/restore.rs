@@ -247,8 +247,8 @@ impl Machine {
                     let (record, tokens) = (chunk.ram, chunk.ram_tokens);
                     return Some((position, Action::Unpack { id, record, tokens }));
                 }
-                let out = !chunk.copies.contains(Copies::RESIDENT);
-                if chunk.restores_from_ram() && out && chunk.phase != Phase::Filling {
+                // What has a packed copy now is not in memory.
+                if chunk.restores_from_ram() && chunk.phase != Phase::Filling {
                     return None;
                 }
             }

@@ -115,7 +115,7 @@ struct Run {
 
 impl Run {
     fn step(&mut self, event: Event) -> Result<(), Error> {
-        let before = promises::gates(&self.machine);
+        let before = (promises::gates(&self.machine), *self.machine.tally());
         let step = self.machine.step(event)?;
         promises::check(&before, event, &step, &self.machine);
         self.world.take(step);

@@ -15,9 +15,9 @@ pub(super) fn gates(machine: &Machine) -> Vec<bool> {
     each_gate(machine).map(|(layer, kind)| machine.is_ready(layer, kind)).collect()
 }
 
-pub(super) fn check(before: &[bool], event: Event, step: &Step, machine: &Machine) {
+pub(super) fn check(before: &(Vec<bool>, Tally), event: Event, step: &Step, machine: &Machine) {
     for ((layer, kind), (before, after)) in
-        each_gate(machine).zip(before.iter().zip(gates(machine)))
+        each_gate(machine).zip(before.0.iter().zip(gates(machine)))
     {
         let is_said = [Touched::All, Touched::Gate(layer, kind)].contains(&step.touched);
         assert!(*before == after || is_said, "{event:?} touched {layer:?} {kind:?}: {step:?}");
@@ -25,8 +25,15 @@ pub(super) fn check(before: &[bool], event: Event, step: &Step, machine: &Machin
     if let (Event::Next(roles), Some(action)) = (event, step.action) {
         assert!(fits(roles, &action), "{action:?} for {roles:?}");
     }
+    if let Event::Done(action, Outcome::Done) = event {
+        assert_eq!(step.publish, completes(machine, &action).then_some(action.unit()));
+    }
     let tally = machine.tally();
     assert_eq!(*tally, counted(machine), "{event:?}");
+    if let (Event::Next(_), None) = (event, step.action) {
+        // Whoever got no work although something was done is to ask again.
+        assert!(step.again || before.1 == *tally, "{step:?}");
+    }
     assert!(!machine.is_idle() || tally.busy + tally.prepared == 0, "idle with work under way");
     let goals = [machine.is_idle(), machine.is_evicting(), machine.is_restoring()];
     assert!(goals.iter().filter(|is_it| **is_it).count() <= 1);
@@ -109,6 +116,16 @@ fn counted(machine: &Machine) -> Tally {
         flash_chunks: count(&chunks, |chunk| chunk.copies.contains(Copies::FLASH)),
         pending_bytes: sum(&chunks, frees)
             + sum(&weights, |unit| if is_leaving(unit) { unit.bytes } else { 0 }),
+    }
+}
+
+/// Whether a buffer is complete since an action has ended well.
+fn completes(machine: &Machine, action: &Action) -> bool {
+    match *action {
+        Action::ReadWeights { layer, .. } => machine.table.weights(layer).is_ready(),
+        Action::ReadChunk { .. } | Action::Unpack { .. } => true,
+        Action::Allocate { is_new, .. } => is_new,
+        _ => false,
     }
 }
 

@@ -118,6 +118,7 @@ fn a_chunk_whose_packed_copy_is_damaged_comes_from_the_file() {
     let is_unpack = |action: &Action| matches!(action, Action::Unpack { .. });
     let failures = settle_failing(&mut run, Error::new(Code::Corrupt, "test"), is_unpack);
     assert_eq!(failures, 8 * usize::from(SHAPE.layers));
+    assert!(run.world.records.is_empty());
     assert_eq!((run.machine.take_restored(), run.machine.lost()), (Some(Ok(())), None));
 }
 
@@ -169,6 +170,23 @@ fn a_copy_in_the_file_is_good_as_long_as_it_is_what_came_back() {
         run.restore().unwrap();
         assert_eq!(has_file(&run), good, "{packed} {cut} {lossless}");
     }
+}
+
+#[test]
+fn what_another_action_would_say_is_refused() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    leave(&mut run, Order::BackwardOut, Paths::BOTH, u64::MAX);
+    run.step(restore(run.machine.tokens())).unwrap();
+    let mut fills = 0;
+    while !run.machine.is_idle() {
+        for action in run.world.in_flight.clone() {
+            let wrong = Event::Done(action, Outcome::Written(FlashRecord::default()));
+            assert_eq!(run.machine.step(wrong).unwrap_err().code, Code::BadState, "{action:?}");
+            fills += u32::from(matches!(action, Action::ReadChunk { .. }));
+        }
+        run.work();
+    }
+    assert!(fills > 0);
 }
 
 #[test]

@@ -46,6 +46,23 @@ fn a_machine_is_made_within_its_limits_and_not_beyond() {
 }
 
 #[test]
+fn too_little_memory_is_said() {
+    let plan = machine(Scheme::Hybrid, true, true).plan;
+    let (weight_bytes, lossless) = (&WEIGHT_BYTES, true);
+    let packed_bytes_max = CHUNK_BYTES;
+    let config =
+        Config { shape: SHAPE, columns_max: 8, weight_bytes, packed_bytes_max, lossless, plan };
+    let mut sizer = Sizer::new();
+    Machine::size(&mut sizer, WEIGHT_BYTES.len(), SHAPE.layers, 8).unwrap();
+    for bytes in (0..sizer.used()).step_by(8) {
+        let memory = vec![core::mem::MaybeUninit::uninit(); bytes];
+        let made = Arena::new(Box::leak(memory.into_boxed_slice()))
+            .and_then(|mut arena| Machine::new(&mut arena, &config));
+        assert_eq!(made.err().map(|error| error.code), Some(Code::MemoryTooSmall));
+    }
+}
+
+#[test]
 fn there_are_no_units_behind_the_last() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);
     for id in [chunk_id(4, 0), chunk_id(0, 8)] {

@@ -39,6 +39,9 @@
 // A callback's answer for a failure that only the caller's own number n, 0 or above, describes.
 #define MZ_PORT_ERROR(n) (-1000 - (int64_t)(n))
 
+// mz_linux_config.flags, mz_model_config.flags: the swap file keeps what it holds, for mz_recover.
+#define MZ_KEEP_SWAP 1
+
 // mz_linux_config.memory: private memory of the process.
 #define MZ_MEMORY_ANONYMOUS 0
 
@@ -623,6 +626,45 @@ typedef struct mz_stats {
     uint32_t swap_is_direct;
 } mz_stats;
 
+// The caller's name for the tokens of a context, by which a later process recognises it: any 128
+// bits. mz_tag_tokens makes such names.
+typedef struct mz_tag {
+    // The lower half.
+    uint64_t low;
+    // The upper half.
+    uint64_t high;
+} mz_tag;
+
+// What a checkpoint did.
+typedef struct mz_checkpoint_report {
+    // sizeof(struct mz_checkpoint_report).
+    uint32_t struct_bytes;
+    // One of mz_stop: MZ_STOP_REACHED when all was written that there was, MZ_STOP_CANCELLED when
+    // an eviction or a pass came first.
+    uint32_t stop;
+    // Bytes written to the swap file meanwhile.
+    uint64_t written_bytes;
+    // How long it took, in nanoseconds.
+    uint64_t elapsed_ns;
+    // Tokens of the context, from the first on, that outlive the process from now on.
+    uint32_t durable_tokens;
+    // 0.
+    uint32_t reserved;
+} mz_checkpoint_report;
+
+// What was found of an earlier process's context.
+typedef struct mz_recovered {
+    // sizeof(struct mz_recovered).
+    uint32_t struct_bytes;
+    // Tokens of the context.
+    uint32_t tokens;
+    // The first of those that are gone, to be computed again after mz_truncate; UINT32_MAX when
+    // none is known to be.
+    uint32_t lost;
+    // 0.
+    uint32_t reserved;
+} mz_recovered;
+
 // A leased unit: memory that stays where it is until the lease ends.
 typedef struct mz_span {
     // sizeof(struct mz_span). In an array: set in the first element, and the elements lie that
@@ -642,12 +684,13 @@ typedef struct mz_span {
 typedef struct mz_linux_config {
     // sizeof(struct mz_linux_config).
     uint32_t struct_bytes;
-    // Must be 0.
+    // 0, or MZ_KEEP_SWAP.
     uint32_t flags;
     // The model file; ends with a 0 byte.
     const char *model_path;
-    // The swap file, which is made, or emptied if it is there; NULL: none. It may be unlinked once
-    // it is open. It holds what was said in prompts: keep it where nobody else reads.
+    // The swap file, which is made, or emptied if it is there, unless MZ_KEEP_SWAP; NULL: none. It
+    // may be unlinked once it is open. It holds what was said in prompts: keep it where nobody
+    // else reads.
     const char *swap_path;
     // Where shared buffers come from: one of MZ_MEMORY_*. MZ_ERR_NO_DEVICE where the machine has
     // none of it, or none for this process.
@@ -660,7 +703,7 @@ typedef struct mz_linux_config {
 typedef struct mz_model_config {
     // sizeof(struct mz_model_config).
     uint32_t struct_bytes;
-    // Must be 0.
+    // 0, or MZ_KEEP_SWAP.
     uint32_t flags;
     // A GGUF file; ends with a 0 byte.
     const char *model_path;
@@ -862,6 +905,29 @@ const char *mz_strerror(int result);
 
 // The library's version, such as "0.1.0".
 const char *mz_version(void);
+
+// Goes on with a running hash of tokens: the tag of a context that was named by *tag and then got
+// these tokens. A tag of zeros is that of no tokens. It tells contexts apart, not one who forges
+// them.
+int mz_tag_tokens(struct mz_tag *tag, const uint32_t *tokens, size_t count);
+
+// Makes the context outlive the process: writes every chunk that has no good copy in the swap
+// file, evicting nothing, and makes all of it durable under that tag. What did not change since
+// the last checkpoint costs nothing. Ends soon after deadline_ns nanoseconds (0: none) and then
+// leaves the last checkpoint in place, unless more is on flash by now. Call it between passes: one
+// that begins meanwhile cancels it, one that is running may be cancelled. MZ_ERR_CORRUPT while a
+// chunk is lost, MZ_ERR_BAD_STATE without a swap file. The report may be NULL.
+int mz_checkpoint(struct mz_handle *handle,
+                  struct mz_tag tag,
+                  uint64_t deadline_ns,
+                  struct mz_checkpoint_report *report);
+
+// Takes over the context that an earlier process left in the swap file under that tag, before
+// anything else is in the context. The next pass brings it back, with every byte checked.
+// MZ_ERR_BAD_MAGIC where there is no checkpoint, MZ_ERR_MISMATCH for one of another model,
+// configuration or tag, MZ_ERR_CORRUPT for none that is sound, MZ_ERR_BAD_STATE when there is a
+// context already: then compute it anew. The answer may be NULL.
+int mz_recover(struct mz_handle *handle, struct mz_tag tag, struct mz_recovered *recovered);
 
 // Waits until a weight unit is in memory and leases it: it stays until mz_release_weights. While
 // it waits, the caller executes actions. MZ_ERR_CANCELLED: it was evicted, and no restore is

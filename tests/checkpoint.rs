@@ -23,7 +23,7 @@ impl Process {
     /// In a folder with a model file; the swap file is what the last process left.
     fn start(folder: &Path, setup: &Setup) -> Process {
         let path = |name| c_path(&folder.join(name));
-        let host = HostPorts::open_kept(&path("model"), &path("swap")).unwrap();
+        let host = HostPorts::open_kept(&path("model"), Some(&path("swap"))).unwrap();
         let host = Box::into_raw(Box::new(host));
         // SAFETY: it came from a box that `drop` takes back, after the runtime.
         let ports = unsafe { &*host }.ports();

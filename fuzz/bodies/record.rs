@@ -1,5 +1,5 @@
-//! The head of a swap file as anything: a checkpoint in it is refused, or becomes a context that the
-//! state machine takes for one; and the next checkpoint is found.
+//! The head of a swap file as anything: a checkpoint in it is refused, or becomes a context that
+//! the state machine takes for one; and the next checkpoint is found.
 //!
 //! ```text
 //!  0 mode: 1 checksum superblocks anew, 2 tables too, 4 ask for the tag in the first superblock

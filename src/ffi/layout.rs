@@ -3,6 +3,7 @@
 //! Never change a number here but by adding a field at a table's end: programs in the field were
 //! compiled with these.
 
+use super::checkpoint::{MzCheckpointReport, MzRecovered, MzTag};
 use super::raw::Table;
 use super::tables::{
     MzClock, MzLinuxConfig, MzLog, MzMemory, MzMeter, MzModelConfig, MzModelInfo, MzOpenClConfig,
@@ -36,6 +37,8 @@ tables! {
     MzConfig, "mz_config", offset_of!(MzConfig, steps);
     MzSpan, "mz_span", size_of::<MzSpan>();
     MzReport, "mz_report", offset_of!(MzReport, measured_bytes);
+    MzCheckpointReport, "mz_checkpoint_report", size_of::<MzCheckpointReport>();
+    MzRecovered, "mz_recovered", size_of::<MzRecovered>();
     MzStats, "mz_stats", offset_of!(MzStats, workers_pinned);
     MzError, "mz_error", size_of::<MzError>();
     MzStorage, "mz_storage", offset_of!(MzStorage, direct);
@@ -105,6 +108,10 @@ mod lp64 {
     layout!(MzSpan, 32: struct_bytes 0, index 4, data 8, bytes 16, token 24);
     layout!(MzReport, 48: struct_bytes 0, stop 4, asked_bytes 8, freed_bytes 16, elapsed_ns 24,
         leased 32, error 36, measured_bytes 40);
+    layout!(MzTag, 16: low 0, high 8);
+    layout!(MzCheckpointReport, 32: struct_bytes 0, stop 4, written_bytes 8, elapsed_ns 16,
+        durable_tokens 24, reserved 28);
+    layout!(MzRecovered, 16: struct_bytes 0, tokens 4, lost 8, reserved 12);
     layout!(MzStats, 96: struct_bytes 0, tokens 4, weight_bytes 8, kv_bytes 16, ram_bytes 24,
         allocated_bytes 32, swap_written_bytes 40, swap_read_bytes 48, units_missing 56,
         units_busy 60, chunks_lost 64, chunks_on_flash 68, chunks_per_layer 72, segments 76,

@@ -353,14 +353,14 @@ fn required_bytes() -> Result<usize> {
 }
 
 fn open(config: &MzLinuxConfig, memory: &'static mut [MaybeUninit<u8>]) -> Result<MzPorts> {
-    super::ports::check_flags(config.flags, "mz_linux_config.flags")?;
     super::ports::check_flags(config.reserved, "mz_linux_config.reserved")?;
     let kind = buffers::kind(config.memory)?;
     // SAFETY: who calls from C promises that paths are texts.
     let model = unsafe { raw::text(config.model_path, "mz_linux_config.model_path") }?;
     // SAFETY: as above.
     let swap = unsafe { raw::optional_text(config.swap_path, "mz_linux_config.swap_path") }?;
-    let host = HostPorts::open(model, swap)?.with_memory(kind)?;
+    let host = super::checkpoint::host(model, swap, config.flags, "mz_linux_config.flags")?;
+    let host = host.with_memory(kind)?;
     let own = Arena::new(memory)?.value(LinuxPorts::new(host, LinuxPorts::drop))?;
     // SAFETY: they were just placed.
     Ok(unsafe { LinuxPorts::open(own, swap.is_some(), None) })

@@ -10,15 +10,16 @@
 //! values, `config`, `ports`, `memory` and `threads` translate what comes in, `door` tells what is
 //! open and who is inside, `handle` is the state behind a `mz_handle`, `holds` its leases,
 //! `session` that behind a `mz_model`, `own_memory` the library's own shared buffers, `answer` what
-//! goes out. Functions are here, in `leases`, and in `linux`, `opencl` and `model` with the
-//! features `host`, `opencl` and `infer`. The header `linker/mzcache.h` is generated from this
-//! module, doc comments included: they are written for users of C.
+//! goes out. Functions are here, in `leases` and `checkpoint`, and in `linux`, `opencl` and `model`
+//! with the features `host`, `opencl` and `infer`. The header `linker/mzcache.h` is generated from
+//! this module, doc comments included: they are written for users of C.
 
 #![expect(clippy::missing_safety_doc, reason = "callers are C; their promises are in the header")]
 
 #[cfg(all(feature = "infer", feature = "opencl"))]
 mod accelerator;
 mod answer;
+pub mod checkpoint;
 mod config;
 mod door;
 mod handle;

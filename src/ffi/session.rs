@@ -4,6 +4,7 @@
 //! from any thread, since they use the session's runtime alone. A model is closed with nobody in it
 //! or in its handle, and drops session, threads and files, in this order.
 
+use super::checkpoint::{self, MZ_KEEP_SWAP};
 use super::config;
 use super::door::{self, Head, Object, Visit};
 use super::handle::{self, Handle};
@@ -63,6 +64,7 @@ unsafe impl Object for Opened {
 pub(super) struct Wanted<'a> {
     model_path: &'a CStr,
     swap_path: Option<&'a CStr>,
+    flags: u32,
     options: Options<'a>,
     compute: ComputeConfig,
     backend: Backend<'a>,
@@ -89,7 +91,7 @@ pub(super) unsafe fn with<R>(
 ) -> Result<R> {
     // SAFETY: the caller's promise.
     let table = unsafe { raw::read(config) }?;
-    check_flags(table.flags, "mz_model_config.flags")?;
+    check_flags(table.flags & !MZ_KEEP_SWAP, "mz_model_config.flags")?;
     check_flags(table.reserved, "mz_model_config.reserved")?;
     // SAFETY: the caller's promise.
     let model_path = unsafe { raw::text(table.model_path, "mz_model_config.model_path") }?;
@@ -112,7 +114,8 @@ pub(super) unsafe fn with<R>(
     let (log, backend) = unsafe { (LogPort::read(table.log)?, backend(&table)?) };
     let run = |options: Options<'_>| {
         let options = Options { swap_file: swap_path.is_some(), ..options };
-        body(&Wanted { model_path, swap_path, options, compute, backend, log })
+        let flags = table.flags;
+        body(&Wanted { model_path, swap_path, flags, options, compute, backend, log })
     };
     // SAFETY: the caller's promise.
     unsafe { config::with_options(&options, run) }
@@ -251,7 +254,8 @@ pub(super) unsafe fn open(
     let memory = unsafe { raw::memory(memory, bytes) }?;
     let (own, session) = memory.split_at_mut(sizes.own);
     let mut arena = Arena::new(own)?;
-    let host = HostPorts::open(wanted.model_path, wanted.swap_path)?;
+    let what = "mz_model_config.flags";
+    let host = checkpoint::host(wanted.model_path, wanted.swap_path, wanted.flags, what)?;
     let host: *mut ManuallyDrop<HostPorts> = arena.value(ManuallyDrop::new(host))?;
     // SAFETY: it lives in the caller's memory, and is only shared until it is dropped below or in
     // `close`.

@@ -313,12 +313,13 @@ pub struct MzOwner {
 pub struct MzLinuxConfig {
     /// sizeof(struct mz_linux_config).
     pub struct_bytes: u32,
-    /// Must be 0.
+    /// 0, or MZ_KEEP_SWAP.
     pub flags: u32,
     /// The model file; ends with a 0 byte.
     pub model_path: *const c_char,
-    /// The swap file, which is made, or emptied if it is there; NULL: none. It may be unlinked once
-    /// it is open. It holds what was said in prompts: keep it where nobody else reads.
+    /// The swap file, which is made, or emptied if it is there, unless MZ_KEEP_SWAP; NULL: none. It
+    /// may be unlinked once it is open. It holds what was said in prompts: keep it where nobody
+    /// else reads.
     pub swap_path: *const c_char,
     /// Where shared buffers come from: one of MZ_MEMORY_*. MZ_ERR_NO_DEVICE where the machine has
     /// none of it, or none for this process.
@@ -423,7 +424,7 @@ pub enum MzBackend {
 pub struct MzModelConfig {
     /// sizeof(struct mz_model_config).
     pub struct_bytes: u32,
-    /// Must be 0.
+    /// 0, or MZ_KEEP_SWAP.
     pub flags: u32,
     /// A GGUF file; ends with a 0 byte.
     pub model_path: *const c_char,

@@ -1,6 +1,7 @@
 mod arguments;
 #[cfg(feature = "infer")]
 mod built_in;
+mod checkpoint;
 mod leases;
 mod outside;
 mod sides;

@@ -25,10 +25,11 @@
 //! # Why no crash gives wrong bytes, and none harms the last checkpoint
 //!
 //! A checkpoint is written as *chunks and table, sync, superblock, sync*. (Chunks and table need no
-//! sync between them: nothing names either before the superblock does.) Generation `g` takes superblock and table `g % 2`, so until its last sync has returned
-//! generation `g - 1` has both of its own, untouched; whatever part of the new ones arrives, in
-//! whatever order, either the new superblock is sound, and then table and chunks were durable
-//! before it was written, or it is not, and the old one is meant.
+//! sync between them: nothing names either before the superblock does.) Generation `g` takes
+//! superblock and table `g % 2`, so until its last sync has returned generation `g - 1` has both of
+//! its own, untouched; whatever part of the new ones arrives, in whatever order, either the new
+//! superblock is sound, and then table and chunks were durable before it was written, or it is not,
+//! and the old one is meant.
 //!
 //! Slots may be overwritten between checkpoints: the last chunk grows, the context is cut and grows
 //! again, a chunk is written raw after a lossy codec had it. If such a copy went to the slot that

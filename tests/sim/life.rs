@@ -223,7 +223,7 @@ impl Life {
     fn operate(&mut self) {
         self.bound_points();
         let kind = self.draw(|random| random.below(20));
-        let others = self.start_others(kind < 12 || kind >= 16);
+        let others = self.start_others(!(12..16).contains(&kind));
         self.world().flash_works &= !self.weather.is_poisoned();
         let before = self.world().reference.get().actions();
         let alone = others.threads.is_empty();

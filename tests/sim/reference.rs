@@ -79,11 +79,13 @@ struct Books {
     passes: u32,
 }
 
+type Saved = (Option<Arc<Content>>, u32);
+
 /// What flash holds, as a later process may find it: each chunk's last copy there, and the commit
 /// that it must be of.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    chunks: BTreeMap<(u16, u16), (Option<Arc<Content>>, u32)>,
+    chunks: BTreeMap<(u16, u16), Saved>,
     passes: u32,
 }
 

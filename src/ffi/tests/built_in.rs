@@ -74,7 +74,7 @@ fn ports_open_close_and_refuse() {
     let refused = open(&good, bytes - 1, &mut ports);
     assert_eq!(refused, (err(MzErr::MemoryTooSmall), format!("memory {bytes}")));
     assert_eq!(open(&good, bytes, ptr::null_mut()).0, INVALID);
-    assert_eq!(open(&MzLinuxConfig { flags: 1, ..good }, bytes, &mut ports).0, -43);
+    assert_eq!(open(&MzLinuxConfig { flags: 2, ..good }, bytes, &mut ports).0, -43);
     assert_eq!(open(&MzLinuxConfig { reserved: 1, ..good }, bytes, &mut ports).0, -43);
     for memory in [3, 1 << 31, u32::MAX] {
         let refused = open(&MzLinuxConfig { memory, ..good }, bytes, &mut ports);
@@ -111,6 +111,14 @@ fn ports_open_close_and_refuse() {
         assert_eq!(mz_ports_close(ptr::null(), &mut error), INVALID);
     }
     assert_eq!(descriptors(swap.to_str().unwrap()), 0);
+    std::fs::write(&swap, [1; 4096]).unwrap();
+    let kept = MzLinuxConfig { flags: super::super::checkpoint::MZ_KEEP_SWAP, ..good };
+    for (config, length) in [(&kept, 4096), (&good, 0)] {
+        assert_eq!(open(config, bytes, &mut ports), (MZ_OK, " 0".into()));
+        assert_eq!(std::fs::metadata(&swap).unwrap().len(), length);
+        // SAFETY: the tables are those of open ports.
+        assert_eq!(unsafe { mz_ports_close(&ports, &mut error) }, MZ_OK);
+    }
     std::fs::remove_file(swap).unwrap();
 }
 
@@ -220,7 +228,7 @@ fn models_refuse_what_they_cannot_be_opened_for() {
     let long = MzConfig { context_tokens_max: 1 << 18, ..options };
     type Spoil<'a> = &'a dyn Fn(&mut MzModelConfig);
     let wrong: [(&str, Spoil<'_>); 9] = [
-        ("mz_model_config.flags 1", &|config| config.flags = 1),
+        ("mz_model_config.flags 2", &|config| config.flags = 2),
         ("mz_model_config.reserved 1", &|config| config.reserved = 1),
         ("mz_model_config.backend 3", &|config| config.backend = 3),
         ("mz_model_config.model_path 0", &|config| config.model_path = ptr::null()),

@@ -54,8 +54,8 @@ impl HostPorts {
 
     /// The same with what the swap file holds, for a context to be recovered from it; makes an
     /// empty one where there is none.
-    pub fn open_kept(model: &CStr, swap: &CStr) -> Result<Self> {
-        let swap = Some(File::open_swap(swap)?);
+    pub fn open_kept(model: &CStr, swap: Option<&CStr>) -> Result<Self> {
+        let swap = swap.map(File::open_swap).transpose()?;
         Self::with(Model::Read(File::open_model(model)?), model, swap)
     }
 

@@ -181,7 +181,9 @@ impl Life {
         self.weather.doubt_all(false);
         self.bound_points();
         let newest_durable = self.kept.iter().rposition(|kept| kept.durable.is_some());
-        let first = self.kept.len().saturating_sub(4);
+        // Those behind it may all have failed.
+        let latest = self.kept.len().saturating_sub(4);
+        let first = newest_durable.map_or(latest, |durable| durable.min(latest));
         for index in (first..self.kept.len()).rev() {
             let Keepsake { kept, durable } = &self.kept[index];
             let world = self.world.as_mut().unwrap();

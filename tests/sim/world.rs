@@ -160,7 +160,7 @@ impl World {
     pub fn open(setup: &Setup, ports: Ports) -> Result<World> {
         let extents = setup.extents();
         let units: Vec<_> = extents.iter().map(|extents| WeightUnit { extents }).collect();
-        let reference = Lent::new(Box::new(Reference::new(setup.shape, setup.codec, setup.tells)));
+        let reference = Lent::new(Box::new(Reference::new(setup)));
         let config = Config {
             shape: setup.shape,
             weights: &units,

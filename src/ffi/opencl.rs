@@ -4,6 +4,7 @@
 //! caller gets the device's raw names, so that its kernels run on them. In archives with the
 //! feature `opencl`.
 
+use super::checkpoint::MZ_KEEP_SWAP;
 use super::config;
 use super::linux::LinuxPorts;
 use super::outside;
@@ -139,6 +140,8 @@ unsafe fn open(
     room: &Room,
     memory: &'static mut [MaybeUninit<u8>],
 ) -> Result<(MzPorts, MzOpenClInfo)> {
+    // Before anything is opened.
+    check_flags(table.flags & !MZ_KEEP_SWAP, "mz_opencl_config.flags")?;
     check_flags(table.reserved, "mz_opencl_config.reserved")?;
     // SAFETY: the caller's promise.
     let (model, swap, library, choice) = unsafe {

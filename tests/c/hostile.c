@@ -163,7 +163,7 @@ static void open_opencl_wrongly(struct open *open, const char *model)
     expect("opencl: sharing", mz_ports_opencl(&config, memory, bytes, &ports, &info, &error),
            MZ_ERR_UNSUPPORTED);
     config.sharing = 0;
-    config.flags = 1;
+    config.flags = 2;
     expect("opencl: flags", mz_ports_opencl(&config, memory, bytes, &ports, &info, &error),
            MZ_ERR_UNSUPPORTED);
     expect("opencl: nothing was opened", ports.owner == NULL ? MZ_OK : 1, MZ_OK);

@@ -304,6 +304,54 @@ fn a_conversation_goes_on_through_evictions() {
     }
 }
 
+/// Answers of a conversation that is kept, and what was noted.
+fn keep_talking(place: &Path, lines: &str) -> (String, String) {
+    let talk = place.join("talk");
+    let arguments =
+        ["chat", "-m", model_text(), "-n", "5", "--codec", "raw", "--keep", talk.to_str().unwrap()];
+    let output = say(command(place, &arguments).stdin(Stdio::piped()).spawn().unwrap(), lines);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+}
+
+#[test]
+fn a_conversation_that_is_kept_goes_on_in_another_process() {
+    let place = cache();
+    let plain = chat(place.path(), "hello\nand then\nso\n").stdout;
+    let answers: Vec<&str> = text(&plain).lines().collect();
+    let (first, _) = keep_talking(place.path(), "hello\n/evict 75%\n");
+    assert!(first.starts_with(answers[0]), "{first}");
+
+    // This one is killed once its answer is there, and perhaps on its way to storage.
+    let talk = place.path().join("talk");
+    let arguments =
+        ["chat", "-m", model_text(), "-n", "5", "--codec", "raw", "--keep", talk.to_str().unwrap()];
+    let mut child = command(place.path(), &arguments).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_ref().unwrap().write_all(b"and then\n/stats\n").unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"missing") {
+        let mut byte = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
+        seen.push(byte[0]);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(text(&seen).starts_with(answers[1]), "{}", text(&seen));
+
+    let (third, notes) = keep_talking(place.path(), "so\n");
+    assert_eq!(third.trim_end(), answers[2]);
+    assert!(notes.contains("going on with "), "{notes}");
+    assert!(!notes.contains("computed again"), "{notes}");
+
+    // Without its context it is computed again, from what was said.
+    fs::write(place.path().join("talk.kv"), [7; 100_000]).unwrap();
+    let (_, notes) = keep_talking(place.path(), "on\n");
+    assert!(notes.contains("going on with 0 of ") && notes.contains("computed again"), "{notes}");
+    fs::write(&talk, "hello").unwrap();
+    let refused = program(place.path(), &arguments);
+    expect_failure(&refused, &["talk holds no conversation", "hint: name another file"]);
+}
+
 #[test]
 fn a_model_file_that_shrinks_during_a_conversation_is_a_clear_error() {
     let place = cache();

@@ -102,6 +102,10 @@ pub struct Chat {
     /// What the model is told about its part.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// Keeps the conversation in this file and its context in FILE.kv, after each answer, and goes
+    /// on with it where the file is there: after a crash, too. Both hold what was said.
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
     #[command(flatten)]
     pub engine: Engine,
     #[command(flatten)]
@@ -112,6 +116,7 @@ const CHAT_EXAMPLES: &str = "\
 Examples:
   mzcache chat -m model.gguf
   mzcache chat -m model.gguf --system 'You answer in one sentence.' --temperature 0.7
+  mzcache chat -m model.gguf --keep talk
 
 Lines that begin with / are commands:
   /evict 75%       evict three quarters of what is resident; or a size, as /evict 512MiB

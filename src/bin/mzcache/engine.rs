@@ -330,7 +330,19 @@ fn read_model(path: &Path) -> Outcome<(Model, Vocabulary)> {
     Ok((Model::open(&gguf, &mut arena)?, vocabulary))
 }
 
-/// Opens the model file and a swap file without a name, which goes with the process.
+/// With a swap file without a name, which goes with the process.
+fn open_passing(model: &Path, maps: bool, cache: &CacheDir) -> Outcome<HostPorts> {
+    cache.create()?;
+    let swap = cache.root().join(format!("swap-{}", std::process::id()));
+    let open = if maps { HostPorts::open_mapping } else { HostPorts::open };
+    let ports = open(&paths::c_path(model)?, Some(&paths::c_path(&swap)?));
+    let removed = fs::remove_file(&swap);
+    let ports = ports.map_err(|error| Failure::from(error).about(swap.display()))?;
+    removed.map_err(|error| Failure::file("remove", &swap, &error))?;
+    Ok(ports)
+}
+
+/// Opens the model file, a swap file, and where shared buffers come from.
 fn open_ports(
     model: &Path,
     options: &cli::Engine,
@@ -338,13 +350,11 @@ fn open_ports(
     console: &mut Console<'_>,
 ) -> Outcome<&'static HostPorts> {
     let kind = options.memory_kind()?;
-    cache.create()?;
-    let swap = cache.root().join(format!("swap-{}", std::process::id()));
-    let open = if options.maps_weights { HostPorts::open_mapping } else { HostPorts::open };
-    let ports = open(&paths::c_path(model)?, Some(&paths::c_path(&swap)?));
-    let removed = fs::remove_file(&swap);
-    let ports = ports.map_err(|error| Failure::from(error).about(swap.display()))?;
-    removed.map_err(|error| Failure::file("remove", &swap, &error))?;
+    let ports = match &options.keeps {
+        Some(swap) => HostPorts::open_kept(&paths::c_path(model)?, Some(&paths::c_path(swap)?))
+            .map_err(|error| Failure::from(error).about(swap.display()))?,
+        None => open_passing(model, options.maps_weights, cache)?,
+    };
     let ports = ports.with_memory(kind).map_err(memory_failure)?;
     match (kind, ports.kgsl()) {
         (MemoryKind::DmaHeap, _) => {

@@ -53,6 +53,9 @@ pub struct Engine {
     /// Whether weights are mapped pages of the file, as a baseline has them.
     #[arg(skip)]
     pub maps_weights: bool,
+    /// The swap file, where it is to outlive the process.
+    #[arg(skip)]
+    pub keeps: Option<PathBuf>,
 }
 
 impl Codec {
@@ -103,6 +106,7 @@ impl Engine {
             profile: None,
             trace: None,
             maps_weights: false,
+            keeps: None,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! `mzcache chat`: a conversation that keeps its context through evictions.
 //!
 //! Each turn renders the whole conversation with the model's template and computes only what the
-//! context does not hold yet.
+//! context does not hold yet. `keep` has it on disk.
+
+mod keep;
 
 use super::run::{evicted_line, fits, room, summary_line};
 use super::{Console, read_text};
@@ -15,6 +17,7 @@ use crate::sample::Sampler;
 use crate::talk::{self, HELP, Line};
 use crate::template::{ChatTemplate, Message, Role};
 use crate::text::{Special, TextStream, Tokenizer};
+use keep::Keep;
 use mzcache::units::TokenCount;
 use std::io::{BufRead, IsTerminal};
 
@@ -28,6 +31,8 @@ struct Conversation<'a, 'b> {
     messages: Vec<Message>,
     /// The tokens that the context holds.
     held: Vec<u32>,
+    /// Where it is kept, if it is.
+    keep: Option<Keep>,
 }
 
 /// Runs it.
@@ -37,18 +42,20 @@ pub fn chat(common: &Common, options: &Options, console: &mut Console<'_>) -> Ou
     let path = &options.model.model;
     // Nobody knows yet what will be evicted.
     let expected = Expected { tokens: 2048, evict: Some(Amount::Share(Percent::HALF)) };
-    let engine = Engine::open(path, &options.engine, expected, &cache, console)?;
+    let keep = options.keep.as_deref().map(Keep::new);
+    let kept = keep.as_ref().map(Keep::read).transpose()?.flatten();
+    let swap = keep.as_ref().map(Keep::swap);
+    let engine_options = crate::cli::Engine { keeps: swap, ..options.engine.clone() };
+    let mut engine = Engine::open(path, &engine_options, expected, &cache, console)?;
     let template = ChatTemplate::new(engine.tokenizer.vocabulary())?;
     let decoder = Tokenizer::new(engine.tokenizer.vocabulary().clone())?;
-    let mut messages = Vec::new();
-    let mut say = |role, content: String| messages.push(Message { role, content });
-    if let Some(system) = &options.system {
-        say(Role::System, system.clone());
-    }
-    if let Some(file) = &options.model.context {
-        say(Role::User, read_text(file)?);
-        say(Role::Assistant, "I have read it.".to_owned());
-    }
+    let (messages, held) = match kept {
+        Some(kept) => {
+            let held = go_on(&mut engine, kept.tokens, console)?;
+            (kept.messages, held)
+        }
+        None => (opening(options)?, Vec::new()),
+    };
     let max_tokens = options.sampling.max_tokens;
     let mut conversation = Conversation {
         console,
@@ -58,9 +65,36 @@ pub fn chat(common: &Common, options: &Options, console: &mut Console<'_>) -> Ou
         sampler,
         max_tokens,
         messages,
-        held: Vec::new(),
+        held,
+        keep,
     };
     conversation.hold()
+}
+
+/// What is said before the first line.
+fn opening(options: &Options) -> Outcome<Vec<Message>> {
+    let mut messages = Vec::new();
+    let mut say = |role, content: String| messages.push(Message { role, content });
+    if let Some(system) = &options.system {
+        say(Role::System, system.clone());
+    }
+    if let Some(file) = &options.model.context {
+        say(Role::User, read_text(file)?);
+        say(Role::Assistant, "I have read it.".to_owned());
+    }
+    Ok(messages)
+}
+
+/// The context of an earlier process, as far as it is there.
+fn go_on(engine: &mut Engine, tokens: Vec<u32>, console: &mut Console<'_>) -> Outcome<Vec<u32>> {
+    if tokens.is_empty() {
+        return Ok(tokens);
+    }
+    let (count, why) = Keep::recover(engine, &tokens)?;
+    let why = why.map(|why| format!("; the others are computed again: {why}"));
+    let all = tokens.len();
+    console.note(&format!("going on with {count} of {all} tokens{}", why.unwrap_or_default()));
+    Ok(tokens.into_iter().take(count).collect())
 }
 
 impl Conversation<'_, '_> {
@@ -116,7 +150,10 @@ impl Conversation<'_, '_> {
         match turn {
             Ok(answer) => {
                 self.messages.push(Message { role: Role::Assistant, content: answer });
-                Ok(())
+                match &self.keep {
+                    Some(keep) => keep.write(&self.engine, &self.messages, &self.held),
+                    None => Ok(()),
+                }
             }
             Err(failure) => {
                 self.messages.pop();

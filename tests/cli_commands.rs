@@ -76,8 +76,9 @@ fn cores_that_cannot_be_had_are_noted_and_nothing_else_changes() {
     assert_eq!((there.status.code(), absent.status.code()), (Some(0), Some(0)));
     assert_eq!(there.stdout, absent.stdout);
     assert!(!text(&there.stderr).contains("any core"), "{}", text(&there.stderr));
-    let note = "2 of 4 worker threads run on any core";
-    assert!(text(&absent.stderr).contains(note), "{}", text(&absent.stderr));
+    // All that read; how many others there are is the machine's affair.
+    let notes = text(&absent.stderr);
+    assert!(notes.contains("4 of ") && notes.contains("worker threads run on any core"), "{notes}");
 }
 
 #[test]

@@ -25,7 +25,8 @@ impl Runtime {
     /// Frees at least `bytes` of shared buffers and RAM swap, or says how much could be freed and
     /// why no more. Ends soon after `deadline` (a duration from now) in a consistent state: a unit
     /// that a worker has at that moment is finished, no other is begun. A restore under way is
-    /// cancelled; units that compute leases stay.
+    /// cancelled; units that compute leases stay. A pass under way ends in `Cancelled` too, so
+    /// evictions that come faster than a pass takes let none come to its end.
     pub fn evict(&self, bytes: ByteCount, deadline: Option<Nanos>) -> Result<Report> {
         self.shared.evict(bytes, deadline, self.shared.evict_policy)
     }

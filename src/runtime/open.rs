@@ -204,7 +204,8 @@ impl Runtime {
     }
 
     /// Lets the worker threads rest, so that callers execute every action themselves, one after the
-    /// other; or wakes them again. The partial-offload baseline restores that way.
+    /// other; or wakes them again. The partial-offload baseline restores that way. Not while a
+    /// caller waits at a gate: it counts on workers that would rest.
     pub fn rest_workers(&self, rest: bool) {
         let threads = self.threads.iter().any(Option::is_some);
         self.shared.threaded.store(u32::from(threads && !rest));

@@ -40,6 +40,8 @@ pub(crate) struct Keepsake {
     kept: Kept,
     /// It was said to be durable, up to this token.
     durable: Option<u32>,
+    /// A later process found it in the place of a newer one, whose slots may be its own.
+    is_old: bool,
 }
 
 /// Points that one action may take, and those that a call takes besides.
@@ -164,7 +166,8 @@ impl Life {
         let world = self.world.take().unwrap();
         if let Some(tag) = self.keeping.take() {
             // It may be complete all the same.
-            self.kept.push(Keepsake { kept: world.kept(tag), durable: None });
+            let kept = world.kept(tag);
+            self.kept.push(Keepsake { kept, durable: None, is_old: false });
         }
         self.count(&world);
         // SAFETY: all threads but this one have ended, and this one has left it.
@@ -185,7 +188,7 @@ impl Life {
         let latest = self.kept.len().saturating_sub(4);
         let first = newest_durable.map_or(latest, |durable| durable.min(latest));
         for index in (first..self.kept.len()).rev() {
-            let Keepsake { kept, durable } = &self.kept[index];
+            let Keepsake { kept, durable, is_old } = &self.kept[index];
             let world = self.world.as_mut().unwrap();
             let found = loop {
                 match world.recover(kept) {
@@ -205,13 +208,15 @@ impl Life {
             let is_newest = newest_durable.is_none_or(|newest| index >= newest);
             assert!(is_newest || self.weather.head_is_damaged(), "an older checkpoint is found");
             // Slots of others than the last may have been written to.
-            self.weather.doubt_all(durable.is_none() || !is_newest);
+            let is_old = *is_old || !is_newest;
+            self.weather.doubt_all(durable.is_none() || is_old);
             if let Some(durable) = *durable {
                 assert_eq!(lost.unwrap_or(kept.tokens), durable);
             }
             let tokens = lost.unwrap_or(kept.tokens);
             self.tell(|| format!("  recovered {tokens} tokens"));
             self.sums.recovered += u64::from(tokens > 0);
+            self.kept[index].is_old = is_old;
             self.kept.truncate(index + 1);
             let _ = self.weather.take_told();
             return;

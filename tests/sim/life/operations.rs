@@ -171,11 +171,11 @@ impl Life {
                 let is_sealed = report.stop == Stop::Reached || report.durable > before;
                 assert!(report.stop != Stop::Reached || report.durable.get() == kept.tokens);
                 let durable = Some(report.durable.get());
-                self.kept.extend(is_sealed.then_some(Keepsake { kept, durable }));
+                self.kept.extend(is_sealed.then_some(Keepsake { kept, durable, is_old: false }));
                 Ok(())
             }
             Err(error) => {
-                self.kept.push(Keepsake { kept, durable: None });
+                self.kept.push(Keepsake { kept, durable: None, is_old: false });
                 Err(error)
             }
         }

@@ -135,6 +135,11 @@ impl Weather {
         self.sky().all_is_doubtful = is_doubtful;
     }
 
+    /// What [`Weather::doubt_all`] was told.
+    pub fn all_is_doubtful(&self) -> bool {
+        self.sky().all_is_doubtful
+    }
+
     /// `None` is the head.
     fn damage(&self, slot: Option<u64>) {
         let mut sky = self.sky();

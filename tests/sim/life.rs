@@ -40,7 +40,8 @@ pub(crate) struct Keepsake {
     kept: Kept,
     /// It was said to be durable, up to this token.
     durable: Option<u32>,
-    /// A later process found it in the place of a newer one, whose slots may be its own.
+    /// It is, or names chunks of, one that was found in the place of a newer one, which may have
+    /// written to its slots.
     is_old: bool,
 }
 
@@ -167,7 +168,8 @@ impl Life {
         if let Some(tag) = self.keeping.take() {
             // It may be complete all the same.
             let kept = world.kept(tag);
-            self.kept.push(Keepsake { kept, durable: None, is_old: false });
+            let is_old = self.weather.all_is_doubtful();
+            self.kept.push(Keepsake { kept, durable: None, is_old });
         }
         self.count(&world);
         // SAFETY: all threads but this one have ended, and this one has left it.

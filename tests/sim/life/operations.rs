@@ -166,16 +166,17 @@ impl Life {
         let before = self.world().runtime.stats().durable;
         let (result, kept) = self.world().checkpoint(tag, deadline);
         self.keeping = None;
+        let is_old = self.weather.all_is_doubtful();
         match result {
             Ok(report) => {
                 let is_sealed = report.stop == Stop::Reached || report.durable > before;
                 assert!(report.stop != Stop::Reached || report.durable.get() == kept.tokens);
                 let durable = Some(report.durable.get());
-                self.kept.extend(is_sealed.then_some(Keepsake { kept, durable, is_old: false }));
+                self.kept.extend(is_sealed.then_some(Keepsake { kept, durable, is_old }));
                 Ok(())
             }
             Err(error) => {
-                self.kept.push(Keepsake { kept, durable: None, is_old: false });
+                self.kept.push(Keepsake { kept, durable: None, is_old });
                 Err(error)
             }
         }

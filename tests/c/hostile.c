@@ -210,7 +210,7 @@ static void check_values(mz_handle *handle)
 
 static void *evict_often(void *handle)
 {
-    for (int round = 0; round < 200; round++)
+    for (int round = 0; round < 50; round++)
         expect("evict", mz_evict(handle, UINT64_MAX, 0, NULL), MZ_OK);
     return NULL;
 }
@@ -220,7 +220,7 @@ static void keep_during_evictions(mz_handle *handle)
 {
     pthread_t thread;
     pthread_create(&thread, NULL, evict_often, handle);
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 50; round++) {
         mz_checkpoint_report report = {.struct_bytes = sizeof report};
         expect("keep", mz_checkpoint(handle, right_tag, 0, &report), MZ_OK);
         if (report.stop != MZ_STOP_CANCELLED)

@@ -546,7 +546,8 @@ typedef struct mz_ports {
     uint32_t flags;
     // The model file.
     const struct mz_storage *model;
-    // The swap file; NULL if mz_config.swap_file is 0. What it holds is not read but written over.
+    // The swap file; NULL if mz_config.swap_file is 0. What it holds is written
+    // over, but for what mz_recover takes over first.
     const struct mz_storage *swap;
     // Shared buffers.
     const struct mz_memory *memory;

@@ -283,7 +283,8 @@ pub struct MzPorts {
     pub flags: u32,
     /// The model file.
     pub model: *const MzStorage,
-    /// The swap file; NULL if mz_config.swap_file is 0. What it holds is not read but written over.
+    /// The swap file; NULL if mz_config.swap_file is 0. What it holds is written
+    /// over, but for what mz_recover takes over first.
     pub swap: *const MzStorage,
     /// Shared buffers.
     pub memory: *const MzMemory,

@@ -9,23 +9,26 @@
 //! Whatever comes: each call answers with a code that the header has; wrong pointers and tables are
 //! refused; nothing around the handle's memory is written to; weights are the model's bytes, and KV
 //! what was written; a handle that is closed gives back every buffer and is refused from then on.
+//! The swap file outlives the handle; `kept` says what the next one must find there.
 
+mod kept;
+mod plain;
 mod world;
 
 use super::reader::Reader;
+use kept::Kept;
 use mzcache::ffi::leases::{
     mz_kv_tail, mz_kv_tail_device, mz_release_all, mz_release_kv, mz_release_tail,
     mz_release_weights, mz_wait_kv, mz_wait_kv_device, mz_wait_kv_table, mz_wait_weights,
     mz_wait_weights_device,
 };
-use mzcache::ffi::types::{
-    MzCodec, MzConfig, MzDeviceSpan, MzErr, MzError, MzHandle, MzReport, MzSpan, MzStats,
-};
+use mzcache::ffi::types::{MzCodec, MzConfig, MzDeviceSpan, MzErr, MzError, MzHandle, MzSpan};
 use mzcache::ffi::{
-    mz_add_query_energy, mz_close, mz_evict, mz_last_error, mz_lost, mz_open, mz_repin,
-    mz_required_bytes, mz_restore, mz_restore_begin, mz_restore_cancel, mz_restore_end,
-    mz_restore_poll, mz_restore_poll_roles, mz_stats_get, mz_steps, mz_strerror, mz_truncate,
+    mz_close, mz_lost, mz_open, mz_repin, mz_required_bytes, mz_restore, mz_restore_begin,
+    mz_restore_cancel, mz_restore_end, mz_restore_poll, mz_restore_poll_roles, mz_strerror,
+    mz_truncate,
 };
+use plain::{energy, evict, last_error, spoil, stats, steps, table};
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::zeroed;
 use std::ptr;
@@ -36,6 +39,10 @@ const BAD_STATE: c_int = MzErr::BadState as c_int;
 const CALLS_MAX: usize = 200;
 /// Of no function: it sets what the caller's callbacks answer next.
 const FAULTS_CALL: u8 = 25;
+/// From here on without a handle.
+const TAG_CALL: u8 = 31;
+const REOPEN_CALL: u8 = 32;
+const DAMAGE_CALL: u8 = 33;
 
 /// Numbers at and around every limit.
 const NUMBERS: [u32; 12] = [0, 1, 2, 3, 255, 256, 300, 600, 1023, 1024, 1025, u32::MAX];
@@ -45,7 +52,8 @@ const FAULTS: [i64; 6] = [-20, -32, -33, -1005, -1, i64::MIN];
 /// Runs a program of calls; whether it opened a manager and committed something.
 pub fn ffi(data: &[u8]) -> bool {
     let mut reader = Reader(data);
-    let mut program = Program { world: World::new(), is_raw: false, committed: false };
+    let mut program =
+        Program { world: World::new(), kept: Kept::default(), is_raw: false, committed: false };
     program.open(&mut reader);
     for _ in 0..CALLS_MAX {
         if reader.0.is_empty() {
@@ -60,6 +68,7 @@ pub fn ffi(data: &[u8]) -> bool {
 
 struct Program {
     world: Box<World>,
+    kept: Kept,
     is_raw: bool,
     committed: bool,
 }
@@ -72,32 +81,6 @@ fn known(result: c_int) -> c_int {
     result
 }
 
-/// A table, or what is wrong with it.
-fn table<T>(reader: &mut Reader<'_>, right: T) -> (Vec<T>, *mut T, bool)
-where
-    T: Copy,
-{
-    let wrong = reader.byte();
-    let mut tables = vec![right; 2];
-    let place = tables.as_mut_ptr();
-    let bytes = match wrong {
-        // SAFETY: every table begins with a u32.
-        1 => return (tables, ptr::null_mut(), true),
-        2 => return (tables, place.wrapping_byte_add(1), true),
-        3 => 0,
-        4 => size_of_u32::<T>() - 1,
-        5 => 1025,
-        6 => u32::MAX,
-        // As if it had grown.
-        7 => size_of_u32::<T>() + 8,
-        _ => size_of_u32::<T>(),
-    };
-    // SAFETY: every table begins with a u32; there are two of them.
-    unsafe { place.cast::<u32>().write(bytes) };
-    // Older versions of some tables were shorter, so that one may be accepted.
-    (tables, place, matches!(wrong, 3 | 5 | 6))
-}
-
 impl Program {
     fn open(&mut self, reader: &mut Reader<'_>) {
         let world = &mut *self.world;
@@ -108,6 +91,9 @@ impl Program {
         if shift & 64 != 0 {
             world.take_turns();
         }
+        let setup = Some(world.config.codec).filter(|_| wrong <= 15);
+        self.kept.open(setup, world.has_written.take());
+        world.is_poisoned.set(false);
         // As long as any size that is believed, so that a table may say so.
         // SAFETY: zeroes are a table.
         let mut tables = [unsafe { zeroed::<MzConfig>() }; 8];
@@ -141,29 +127,31 @@ impl Program {
     }
 
     fn close(&mut self) {
-        let world = &mut *self.world;
+        let world = &*self.world;
         if world.handle.is_null() {
             return;
         }
         // SAFETY: the handle's memory is there until the end.
         unsafe {
             assert_eq!(mz_release_all(world.handle), 0);
+            self.look_for_losses();
             assert_eq!(mz_close(world.handle), 0);
             assert_eq!(mz_close(world.handle), BAD_STATE);
             assert_eq!(mz_restore(world.handle), BAD_STATE);
+            Self::outlive(world.handle);
         }
         assert!(world.live.borrow().is_empty());
         world.look_at_canaries();
     }
 
     fn call(&mut self, reader: &mut Reader<'_>) {
-        let (handle, call) = (self.handle(reader), reader.byte() % 29);
+        let (handle, call) = (self.handle(reader), reader.byte() % 34);
         let is_own = handle == self.world.handle && !handle.is_null();
         // SAFETY: the handle is the world's, or null, misaligned, or no handle; every other pointer
         // is to a live value or made to be refused.
         let result = unsafe {
             match call {
-                0 => mz_restore_begin(handle, reader.pick(&NUMBERS)),
+                0 => self.kept.begin(mz_restore_begin(handle, reader.pick(&NUMBERS))),
                 1 => mz_restore_poll(handle),
                 2 => mz_restore_poll_roles(handle, reader.byte().into()),
                 3 => self.wait_weights(handle, reader),
@@ -177,7 +165,7 @@ impl Program {
                 12 => mz_restore(handle),
                 13 => mz_restore_cancel(handle),
                 14 | 15 => evict(handle, reader),
-                16 => mz_truncate(handle, reader.pick(&NUMBERS)),
+                16 => self.truncate(handle, reader.pick(&NUMBERS)),
                 17 => mz_lost(handle, &mut 0),
                 18 => mz_repin(handle),
                 19 => stats(handle, reader),
@@ -189,6 +177,17 @@ impl Program {
                 26 => self.weights_on_device(handle, reader),
                 27 => self.kv_on_device(handle, reader),
                 28 => self.tail_on_device(handle, reader),
+                29 => self.checkpoint(handle, reader),
+                30 => self.recover(handle, reader),
+                TAG_CALL => kept::tag_tokens(reader),
+                REOPEN_CALL => {
+                    self.reopen(reader);
+                    0
+                }
+                DAMAGE_CALL => {
+                    self.damage(reader);
+                    0
+                }
                 _ => {
                     assert_eq!(call, FAULTS_CALL);
                     self.world.fault.set(reader.pick(&FAULTS));
@@ -198,7 +197,7 @@ impl Program {
             }
         };
         known(result);
-        if !is_own && call != FAULTS_CALL {
+        if !is_own && call != FAULTS_CALL && call < TAG_CALL {
             assert!(result == INVALID || result == BAD_STATE, "call {call}: {result}");
         }
     }
@@ -264,17 +263,19 @@ impl Program {
         }
         for token in 0..256 {
             let expected = value(layer, span.index * 256 + token);
+            let may_miss = !self.kept.knows(layer, span.index * 256 + token);
             let place = span.data.cast::<u16>().wrapping_add(token as usize * HEAD_DIM);
             // SAFETY: the chunk is leased, so its bytes are there; the token lies in it.
             let found = unsafe { place.read() };
-            assert!(found == expected || found == 0, "layer {layer}, token {token}: {found}");
+            let is_right = found == expected || found == 0 && may_miss;
+            assert!(is_right, "layer {layer}, token {token}: {found}");
         }
     }
 
     /// # Safety
     ///
     /// As for `wait_weights`.
-    unsafe fn tail(&self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
+    unsafe fn tail(&mut self, handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
         let (layer, token) = (u32::from(reader.byte()) % (LAYERS + 1), reader.pick(&NUMBERS));
         // SAFETY: zeroes are a table.
         let (tables, span, is_wrong) = table::<MzSpan>(reader, unsafe { zeroed() });
@@ -287,6 +288,7 @@ impl Program {
             let place = span.data.cast::<u16>().wrapping_add(token as usize % 256 * HEAD_DIM);
             // SAFETY: the chunk is taken for writing, and the token lies in it.
             unsafe { place.write(value(layer, token)) };
+            self.kept.write(layer, token);
         }
         result
     }
@@ -360,105 +362,15 @@ impl Program {
         // SAFETY: the caller's promise.
         let result = unsafe { mz_restore_end(handle, tokens) };
         self.committed |= result == 0 && tokens > 0;
+        self.kept.commit(result, tokens);
         result
     }
-}
 
-/// One field of a configuration, or its size.
-fn spoil(config: &mut MzConfig, wrong: u8, reader: &mut Reader<'_>) {
-    let number = reader.pick(&NUMBERS);
-    match wrong {
-        0..=15 => {}
-        16 => config.struct_bytes = number,
-        17 => config.kv_layers = number,
-        18 => config.kv_heads = number,
-        19 => config.head_dim = number,
-        20 => config.context_tokens_max = number,
-        21 => config.weight_units = number,
-        22 => config.extents = ptr::null(),
-        23 => config.extents = config.extents.wrapping_byte_add(1),
-        24 => config.extent_count = number.min(2),
-        25 => config.swap_file = number,
-        26 => config.order = number,
-        27 => config.scheme = number,
-        28 => config.segment_bytes = number,
-        29 => config.worker_count = number,
-        30 => config.paths = number,
-        31 => config.reserved = number,
-        32 => config.steps_bytes = number.into(),
-        33 => config.read_bytes_per_s = number.into(),
-        34 => config.pack_bytes_per_s = number.into(),
-        _ => config.order_seed = number.into(),
+    /// # Safety
+    ///
+    /// As for `wait_weights`.
+    unsafe fn truncate(&mut self, handle: *mut MzHandle, tokens: u32) -> c_int {
+        // SAFETY: the caller's promise.
+        self.kept.truncate(unsafe { mz_truncate(handle, tokens) }, tokens)
     }
-}
-
-/// # Safety
-///
-/// As for the library's functions: the handle is one or is refused.
-unsafe fn evict(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
-    let (bytes, deadline) = (reader.pick(&BYTES), reader.pick(&BYTES));
-    // SAFETY: zeroes are a table.
-    let (tables, report, is_wrong) = table::<MzReport>(reader, unsafe { zeroed() });
-    // SAFETY: the caller's promise; the report is live, null, or made to be refused.
-    let result = unsafe { mz_evict(handle, bytes, deadline, report) };
-    assert!(!is_wrong || report.is_null() || result < 0);
-    if result == 0 && !report.is_null() {
-        assert!(tables[0].asked_bytes == bytes && tables[0].stop <= 3);
-    }
-    result
-}
-
-/// # Safety
-///
-/// As for `evict`.
-unsafe fn stats(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
-    // SAFETY: zeroes are a table.
-    let (tables, stats, is_wrong) = table::<MzStats>(reader, unsafe { zeroed() });
-    // SAFETY: the caller's promise; the table is live or made to be refused.
-    let result = unsafe { mz_stats_get(handle, stats) };
-    assert!(!is_wrong || result < 0);
-    if result == 0 {
-        assert!(tables[0].chunks_per_layer as usize <= CHUNKS_MAX);
-        assert!(tables[0].allocated_bytes >= tables[0].weight_bytes + tables[0].kv_bytes);
-    }
-    result
-}
-
-/// # Safety
-///
-/// As for `evict`.
-unsafe fn last_error(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
-    // SAFETY: zeroes are a table.
-    let (tables, error, is_wrong) = table::<MzError>(reader, unsafe { zeroed() });
-    // SAFETY: the caller's promise; the table is live or made to be refused.
-    let result = unsafe { mz_last_error(handle, error) };
-    assert!(!is_wrong || result < 0);
-    if result == 0 {
-        assert!(tables[0].what[63] == 0 && tables[0].code <= 0);
-    }
-    result
-}
-
-/// # Safety
-///
-/// As for `evict`.
-unsafe fn steps(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
-    let mut memory = vec![0u8; usize::from(reader.byte()) * 8];
-    let (place, mut written) = (memory.as_mut_ptr().cast(), 0);
-    // SAFETY: the caller's promise; the memory is as long as it says.
-    let result = unsafe { mz_steps(handle, place, memory.len(), &mut written) };
-    assert!(written <= memory.len());
-    result
-}
-
-/// # Safety
-///
-/// As for `evict`.
-unsafe fn energy(handle: *mut MzHandle, reader: &mut Reader<'_>) -> c_int {
-    let count = reader.pick(&[HEAD_DIM, 0, 31, 33]);
-    let values = [f32::from(reader.byte()); 33];
-    let (layer, halves) = (reader.pick(&NUMBERS), u32::from(reader.byte() % 3));
-    let tokens = reader.pick(&NUMBERS);
-    // SAFETY: the caller's promise; there are at least as many values as it says.
-    unsafe { mz_add_query_energy(handle, layer, halves, tokens, values.as_ptr(), count) }
 }

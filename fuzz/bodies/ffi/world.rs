@@ -17,6 +17,7 @@ pub const CHUNKS_MAX: usize = 4;
 pub const HEAD_DIM: usize = 32;
 /// Where a region begins in what the device calls its buffer.
 const DEVICE_OFFSET: u64 = 8192;
+const SYNC_FAILED: i64 = MzErr::SyncFailed as i64;
 const ALIGN: usize = 4096;
 const CANARY: u8 = 0xC7;
 const CANARIES: usize = 64;
@@ -35,7 +36,12 @@ pub fn value(layer: u32, token: u32) -> u16 {
 }
 
 pub struct World {
-    swap: RefCell<Vec<u8>>,
+    /// What it holds outlives the handle.
+    pub swap: RefCell<Vec<u8>>,
+    /// Something was written there.
+    pub has_written: Cell<bool>,
+    /// A sync failed, or a callback spoke of one: the handle may refuse the file for good.
+    pub is_poisoned: Cell<bool>,
     /// Live regions: start to size.
     pub live: RefCell<BTreeMap<usize, usize>>,
     /// Users of a region, by its start: the host's, the device's. Never of both at a time.
@@ -68,7 +74,9 @@ impl World {
     fn fault(&self) -> Option<i64> {
         let left = self.until_fault.get();
         self.until_fault.set(left.saturating_sub(1));
-        (left == 1).then(|| self.fault.get())
+        let fault = (left == 1).then(|| self.fault.get());
+        self.is_poisoned.set(self.is_poisoned.get() || fault == Some(SYNC_FAILED));
+        fault
     }
 }
 
@@ -140,6 +148,7 @@ unsafe extern "C" fn write_swap(
         return answer.min(-1);
     }
     let offset = usize::try_from(offset).unwrap();
+    world.has_written.set(true);
     let mut swap = world.swap.borrow_mut();
     let length = swap.len().max(offset + bytes);
     swap.resize(length, 0);
@@ -150,7 +159,10 @@ unsafe extern "C" fn write_swap(
 // SAFETY: as for `read_model`.
 unsafe extern "C" fn sync_swap(context: *mut c_void) -> i64 {
     // SAFETY: see `world`.
-    unsafe { world(context) }.fault().map_or(0, |answer| answer.min(-1))
+    let world = unsafe { world(context) };
+    let fault = world.fault();
+    world.is_poisoned.set(world.is_poisoned.get() || fault.is_some());
+    fault.map_or(0, |answer| answer.min(-1))
 }
 
 // SAFETY: as for `read_model`.
@@ -264,6 +276,8 @@ impl World {
         let mut world = Box::new(unsafe {
             World {
                 swap: RefCell::default(),
+                has_written: Cell::new(false),
+                is_poisoned: Cell::new(false),
                 live: RefCell::default(),
                 users: RefCell::default(),
                 until_fault: Cell::new(0),

@@ -204,7 +204,9 @@ impl Runtime {
             if saves {
                 let _ = self.shared.event(Event::StopSave(Stop::Cancelled));
             }
-            self.wait_until(|core| core.machine.is_idle());
+            // Without workers, nobody gives memory back but those who wait.
+            let is_inline = self.is_inline();
+            self.wait_until(|core| core.machine.is_idle() && !(is_inline && core.owes_memory()));
             match self.shared.event(event) {
                 // Another eviction came in between.
                 Err(error) if error.code == Code::BadState => {}

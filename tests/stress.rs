@@ -53,8 +53,10 @@ fn stop((task, thread): (&'static Task, ThreadId)) {
 /// What the threads did, for the report.
 #[derive(Default)]
 struct Done {
-    /// Evictions that may still begin in this pass. Without a limit they could win for ever.
+    /// Evictions that may still be tried in this pass. Without a limit they could win for ever.
     allowed: Word,
+    /// Threads that are trying one. Raised before they look whether they may.
+    trying: Word,
     evictions: Counter,
     cancelled: Counter,
     reads: Counter,
@@ -70,19 +72,25 @@ impl Done {
 
 /// Evicts that much, if it may.
 fn evict(evictor: Evictor, bytes: u64, deadline: Option<Nanos>, done: &Done) {
-    if !done.is_allowed() {
-        return;
+    done.trying.increment();
+    if done.is_allowed() {
+        match evictor.evict(ByteCount::new(bytes), deadline) {
+            Ok(report) => {
+                assert!(report.booked.error.is_none(), "{report:?}");
+                done.evictions.add(1);
+            }
+            // The other one is at it, or the runtime is gone.
+            Err(error) => assert_eq!(error.code, Code::BadState, "{error}"),
+        }
     }
-    match evictor.evict(ByteCount::new(bytes), deadline) {
-        Ok(report) => {
-            assert!(report.booked.error.is_none(), "{report:?}");
-            done.evictions.add(1);
-        }
-        // The other one is at it, or the runtime is gone.
-        Err(error) => {
-            assert_eq!(error.code, Code::BadState, "{error}");
-            done.allowed.increment();
-        }
+    done.trying.decrement();
+}
+
+/// Until no eviction is running and none can begin: those of one thread refuse those of another.
+fn let_evictions_end(done: &Done) {
+    // In this order: who is not trying when nothing is allowed any more finds nothing allowed.
+    while done.allowed.load() > 0 || done.trying.load() > 0 {
+        std::thread::sleep(Duration::from_micros(300));
     }
 }
 
@@ -123,7 +131,7 @@ fn run_team(done: &Done) {
 
 /// A pass that is tried until no eviction came in between.
 fn pass_at_last(fixture: &Fixture, done: &Done) -> u32 {
-    done.allowed.store(4);
+    done.allowed.store(8);
     let mut tries = 1;
     while let Err(error) = pass(fixture, 3) {
         assert!(matches!(error.code, Code::Cancelled | Code::BadState), "{error}");
@@ -161,9 +169,7 @@ fn stress(codec: CodecId) {
     for _ in 0..PASSES {
         tries += pass_at_last(fixture, done);
         run_team(done);
-        while done.allowed.load() > 0 {
-            std::thread::sleep(Duration::from_micros(300));
-        }
+        let_evictions_end(done);
         runtime.truncate(TokenCount::new(TOKENS)).unwrap();
         cancel(runtime, total / 2, done);
     }

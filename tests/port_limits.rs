@@ -6,7 +6,7 @@ mod scenario;
 #[path = "support/strace.rs"]
 mod strace;
 
-use mzcache::port::linux::{AnonymousMemory, PosixThreads, ProcessMeter, map_arena};
+use mzcache::port::linux::{AnonymousMemory, ChunkMemory, PosixThreads, ProcessMeter, map_arena};
 use mzcache::port::{Body, Meter, SharedMemory, ThreadSpec, Threads, Use};
 use scenario::{SCENARIO, run, say, show};
 use std::os::unix::process::ExitStatusExt;
@@ -22,6 +22,7 @@ fn scenario() {
     unsafe { libc::alarm(60) };
     match std::env::var(SCENARIO).expect("started by the other tests").as_str() {
         "memory" => memory(),
+        "chunk" => chunk(),
         "limited" => limited(),
         "spawn" => spawn(),
         "overflow" => overflow(),
@@ -55,6 +56,46 @@ fn memory() {
     // SAFETY: allocated above, and not used.
     unsafe { AnonymousMemory.release(Use::Kv, region) };
     say(format!("grown {} left {}", grown >> 16, (measure() - before) >> 16));
+}
+
+/// The same for a buffer of 1 MiB, which shares a huge page where there are any.
+fn chunk() {
+    const BYTES: usize = 1 << 20;
+    let measure = || ProcessMeter.resident_bytes().unwrap() as i64;
+    let memory = ChunkMemory::new();
+    measure();
+    let before = measure();
+    let grown = || (measure() - before) >> 16;
+    match memory.allocate(Use::Kv, BYTES) {
+        Ok(region) => {
+            say(format!("is resident {}", (16..=32).contains(&grown())));
+            // SAFETY: allocated above, and not used.
+            unsafe { memory.release(Use::Kv, region) };
+            say(format!("a huge page at most {}", grown() <= 16));
+        }
+        Err(error) => say(format!("allocate {}", show::<()>(Err(error)))),
+    }
+    drop(memory);
+    say(format!("left {}", grown()));
+}
+
+#[test]
+fn small_buffers_do_without_advice_and_unmapping_too() {
+    let said = ["is resident true", "a huge page at most true", "left 0"];
+    for injections in [
+        &[][..],
+        &["madvise:error=EINVAL"],
+        &["madvise:error=EINTR:when=2..4"],
+        &["munmap:error=ENOMEM"],
+    ] {
+        under_strace(injections, None, "chunk").assert_said(&said);
+    }
+    for (error, number) in [("ENOMEM", 12), ("EFAULT", 14)] {
+        // The second advice makes it resident.
+        let injection = format!("madvise:error={error}:when=2");
+        let expected = format!("allocate OutOfMemory, shared buffer, {number}");
+        under_strace(&[&injection], None, "chunk").assert_said(&[&expected, "left 0"]);
+    }
 }
 
 #[test]

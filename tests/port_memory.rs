@@ -3,7 +3,7 @@
 //! One test alone in its process, so that nothing else changes the numbers meanwhile.
 #![cfg(feature = "host")]
 
-use mzcache::port::linux::{AnonymousMemory, ProcessMeter, ResidentBytes};
+use mzcache::port::linux::{AnonymousMemory, ChunkMemory, ProcessMeter, ResidentBytes};
 use mzcache::port::{Meter, Region, SharedMemory, Use};
 use mzcache::{Code, Error};
 
@@ -19,6 +19,7 @@ fn measure() -> ResidentBytes {
 
 fn assert_grown(before: ResidentBytes, after: ResidentBytes, bytes: usize) {
     let grown = after.charged() as i64 - before.charged() as i64;
+    // Shrinking is a size below 0.
     let off = (grown - bytes as i64).unsigned_abs();
     assert!(off <= TOLERANCE, "grew by {grown}, not by {bytes}");
 }
@@ -53,6 +54,9 @@ fn memory_grows_by_what_is_allocated_and_shrinks_by_what_is_released() {
     a_buffer_is_written_and_released_whole();
     advice_ends_where_the_huge_pages_end();
     wrong_sizes_are_errors();
+    small_buffers_share_huge_pages();
+    small_buffers_never_overlap();
+    other_buffers_are_their_own();
     the_port_and_the_meter_agree_on_the_sum();
 }
 
@@ -152,12 +156,100 @@ fn flags_at(address: usize) -> String {
 }
 
 fn wrong_sizes_are_errors() {
-    let error = AnonymousMemory.allocate(Use::Kv, 0).unwrap_err();
-    assert_eq!(error, Error::new(Code::InvalidArgument, "shared buffer"));
-    for bytes in [usize::MAX, isize::MAX as usize, isize::MAX as usize - 4095, 1 << 60] {
-        let error = AnonymousMemory.allocate(Use::Kv, bytes).unwrap_err();
-        assert_eq!((error.code, error.what), (Code::OutOfMemory, "shared buffer"), "{bytes:#x}");
+    let ports: [&dyn SharedMemory; 2] = [&AnonymousMemory, &ChunkMemory::new()];
+    for port in ports {
+        let error = port.allocate(Use::Kv, 0).unwrap_err();
+        assert_eq!(error, Error::new(Code::InvalidArgument, "shared buffer"));
+        for bytes in [usize::MAX, isize::MAX as usize, isize::MAX as usize - 4095, 1 << 60] {
+            let error = port.allocate(Use::Kv, bytes).unwrap_err();
+            let found = (error.code, error.what);
+            assert_eq!(found, (Code::OutOfMemory, "shared buffer"), "{bytes:#x}");
+        }
     }
+}
+
+/// Grown by no less than that, and by no more than a huge page beyond.
+fn assert_grown_about(before: ResidentBytes, bytes: usize) {
+    let grown = measure().charged() as i64 - before.charged() as i64;
+    let beyond = grown - bytes as i64 + TOLERANCE as i64;
+    assert!((0..=(HUGE + TOLERANCE as usize) as i64).contains(&beyond), "{grown}, {bytes}");
+}
+
+fn small_buffers_share_huge_pages() {
+    let has_huge = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+    for (bytes, count) in [(MIB, 30), (192 << 10, 64), (4096, 3), (3 * MIB / 2, 50)] {
+        let mut regions: Vec<Region> = Vec::with_capacity(count);
+        let before = measure();
+        let memory = ChunkMemory::new();
+        for _ in 0..count {
+            regions.push(memory.allocate(Use::Kv, bytes).unwrap());
+            assert_grown_about(before, regions.len() * bytes);
+        }
+        assert!(!has_huge || flags_at(regions[0].start.addr().get()).contains("hg"));
+        let address = |index: usize| regions[index].start.addr().get();
+        assert_eq!(address(1), address(0) + bytes, "side by side");
+        // Neighbours do not keep each other's pages.
+        let all = measure();
+        for region in regions.iter().skip(1).step_by(2) {
+            // SAFETY: each was allocated above and is released once.
+            unsafe { memory.release(Use::Kv, *region) };
+        }
+        assert_grown(all, measure(), 0usize.wrapping_sub(count / 2 * bytes));
+        for region in regions.iter().step_by(2) {
+            // SAFETY: as above; these were skipped.
+            unsafe { memory.release(Use::Kv, *region) };
+        }
+        assert_grown_about(before, 0);
+        drop(memory);
+        assert_grown(before, measure(), 0);
+    }
+}
+
+fn small_buffers_never_overlap() {
+    const COUNT: usize = 40;
+    let memory = ChunkMemory::new();
+    let fill = |number: u8| {
+        let sizes = [MIB, 4096, 3 * MIB / 2 + 1, 300_000];
+        let allocate = |index: usize| {
+            let mut region = memory.allocate(Use::Kv, sizes[index % sizes.len()]).unwrap();
+            let bytes = bytes_of(&mut region);
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes.fill(number);
+            region
+        };
+        (0..COUNT).map(allocate).map(|region| Kept(region, number)).collect::<Vec<_>>()
+    };
+    let all = std::thread::scope(|scope| {
+        let threads = [1, 2, 3].map(|number| scope.spawn(move || fill(number)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    for Kept(mut region, number) in all.into_iter().flatten() {
+        assert!(bytes_of(&mut region).iter().all(|byte| *byte == number));
+        // SAFETY: allocated above, released once.
+        unsafe { memory.release(Use::Kv, region) };
+    }
+}
+
+/// A region, and what a thread filled it with.
+struct Kept(Region, u8);
+
+// SAFETY: memory that nobody else refers to.
+unsafe impl Send for Kept {}
+
+fn other_buffers_are_their_own() {
+    let memory = ChunkMemory::new();
+    let before = measure();
+    let region = memory.allocate(Use::Weights, 5 * MIB).unwrap();
+    assert_eq!(region.start.addr().get() % HUGE, 0);
+    assert_grown(before, measure(), 5 * MIB);
+    let segment = memory.allocate(Use::Swap, MIB).unwrap();
+    assert_grown(before, measure(), 5 * MIB);
+    // SAFETY: both allocated above, released once.
+    unsafe {
+        memory.release(Use::Weights, region);
+        memory.release(Use::Swap, segment);
+    }
+    assert_grown(before, measure(), 0);
 }
 
 fn the_port_and_the_meter_agree_on_the_sum() {

@@ -8,8 +8,8 @@ mod support;
 use mzcache::Code;
 use mzcache::port::affinity::CoreMap;
 use mzcache::port::linux::{
-    AnonymousMemory, File, FutexPark, MappedFile, MonotonicClock, PosixThreads, ProcessMeter,
-    RowFile, ThreadTeam, host_topology, map_arena, read_topology, unmap_arena,
+    AnonymousMemory, ChunkMemory, File, FutexPark, MappedFile, MonotonicClock, PosixThreads,
+    ProcessMeter, RowFile, ThreadTeam, host_topology, map_arena, read_topology, unmap_arena,
 };
 use mzcache::port::{
     Body, Clock, Meter, Park, RowReader, SharedMemory, Storage, Team, ThreadSpec, Threads, Use,
@@ -113,6 +113,11 @@ fn nothing_allocates() {
         assert!(ProcessMeter.resident_bytes().unwrap() > 5 << 20);
         // SAFETY: allocated above, not used, released once.
         unsafe { AnonymousMemory.release(Use::Weights, region) };
+        let chunks = ChunkMemory::new();
+        let region = chunks.allocate(Use::Kv, 1 << 20).unwrap();
+        // SAFETY: as above.
+        unsafe { chunks.release(Use::Kv, region) };
+        drop(chunks);
         let arena = map_arena(100_000).unwrap();
         // SAFETY: the whole slice, not used again.
         unsafe { unmap_arena(arena.into()) };

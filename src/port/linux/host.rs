@@ -2,8 +2,8 @@
 
 use super::mapping::MappingFile;
 use super::{
-    AnonymousMemory, File, FutexPark, MonotonicClock, PosixThreads, ProcessMeter, RowFile,
-    hardware_caps,
+    AnonymousMemory, ChunkMemory, File, FutexPark, MonotonicClock, PosixThreads, ProcessMeter,
+    RowFile, hardware_caps,
 };
 use crate::error::{Code, Error, Result};
 use crate::kernel::CpuFlags;
@@ -35,9 +35,21 @@ pub enum MemoryKind {
 }
 
 enum Memory {
+    Chunks(ChunkMemory),
+    /// Of mapped weights: as an app has it that leaves all to the system.
     Anonymous,
     Kgsl(KgslMemory),
     DmaHeap(DmaHeapMemory),
+}
+
+impl Memory {
+    /// Private memory for weights that come from there.
+    fn of_process(model: &Model) -> Memory {
+        match model {
+            Model::Read(_) => Memory::Chunks(ChunkMemory::new()),
+            Model::Mapped(_) => Memory::Anonymous,
+        }
+    }
 }
 
 enum Model {
@@ -69,10 +81,10 @@ impl HostPorts {
 
     fn with(file: Model, model: &CStr, swap: Option<File>) -> Result<Self> {
         Ok(HostPorts {
+            memory: Memory::of_process(&file),
             model: file,
             rows: RowFile::open(model)?,
             swap,
-            memory: Memory::Anonymous,
             threads: PosixThreads::new(),
         })
     }
@@ -81,7 +93,7 @@ impl HostPorts {
     /// weights take anonymous memory alone.
     pub fn with_memory(self, kind: MemoryKind) -> Result<Self> {
         let memory = match (kind, &self.model) {
-            (MemoryKind::Anonymous, _) => Memory::Anonymous,
+            (MemoryKind::Anonymous, file) => Memory::of_process(file),
             (_, Model::Mapped(_)) => {
                 return Err(Error::new(Code::InvalidArgument, "memory of mapped weights"));
             }
@@ -101,7 +113,7 @@ impl HostPorts {
 
     /// Whether host and device take turns with shared buffers.
     pub fn takes_turns(&self) -> bool {
-        !matches!(self.memory, Memory::Anonymous)
+        !matches!(self.memory, Memory::Chunks(_) | Memory::Anonymous)
     }
 
     /// References to all of them.
@@ -111,6 +123,7 @@ impl HostPorts {
             Model::Mapped(file) => file,
         };
         let (memory, meter): (&dyn SharedMemory, &dyn Meter) = match &self.memory {
+            Memory::Chunks(memory) => (memory, &ProcessMeter),
             Memory::Anonymous => (&AnonymousMemory, &ProcessMeter),
             Memory::Kgsl(memory) => (memory, memory),
             Memory::DmaHeap(memory) => (memory, memory),

@@ -13,14 +13,23 @@ use core::ptr::NonNull;
 
 /// Size and alignment from which a buffer is backed by transparent huge pages: faulting 512 pages
 /// at once is several times cheaper than one by one.
-const HUGE_BYTES: usize = 2 << 20;
-const WHAT: &str = "shared buffer";
+pub(super) const HUGE_BYTES: usize = 2 << 20;
+pub(super) const WHAT: &str = "shared buffer";
 
 /// Anonymous memory as the shared-memory port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnonymousMemory;
 
 impl AnonymousMemory {
+    /// Takes that many bytes in huge pages, where the system has them, and gives them back. For
+    /// benchmarks on guests of a hypervisor, where memory has to be touched before it costs what it
+    /// costs elsewhere.
+    pub fn rehearse(&self, bytes: usize) -> Result<()> {
+        let region = self.allocate(Use::Weights, bytes)?;
+        give_back(region.start, region.bytes);
+        Ok(())
+    }
+
     /// The region that `allocate` made at `start` for that many bytes.
     #[cfg(feature = "opencl")]
     pub(in crate::port) fn region(start: NonNull<u8>, bytes: usize) -> Region {
@@ -60,7 +69,7 @@ fn segment(bytes: usize) -> Result<Region> {
 }
 
 /// Maps at a multiple of [`HUGE_BYTES`]: maps more, then cuts both ends off.
-fn map_aligned(bytes: usize) -> Result<NonNull<u8>> {
+pub(super) fn map_aligned(bytes: usize) -> Result<NonNull<u8>> {
     let spare = HUGE_BYTES - page_bytes();
     let total = bytes.checked_add(spare).ok_or(Error::new(Code::OutOfMemory, WHAT).with(bytes))?;
     let start = map(WHAT, total, 0)?;
@@ -98,7 +107,7 @@ fn advise_huge(start: NonNull<u8>, bytes: usize) {
 }
 
 /// Makes every page resident now, so that compute and readers meet no page fault.
-fn populate(start: NonNull<u8>, bytes: usize) -> Result<()> {
+pub(super) fn populate(start: NonNull<u8>, bytes: usize) -> Result<()> {
     loop {
         // SAFETY: the range is the fresh mapping; the advice drops nothing.
         match unsafe { advise(start, bytes, libc::MADV_POPULATE_WRITE) } {
@@ -125,7 +134,7 @@ fn touch(start: NonNull<u8>, bytes: usize) {
 
 /// Unmaps a buffer. Cutting a hole into merged mappings can exceed the process's number of
 /// mappings; then the pages go back all the same and only address space stays reserved.
-fn give_back(start: NonNull<u8>, bytes: usize) {
+pub(super) fn give_back(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the region came from `allocate` and nothing refers to it any more: it is fresh and
     // unseen, or the caller of `release` promised so.
     if !unsafe { unmap(start, bytes) } {

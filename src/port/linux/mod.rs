@@ -5,10 +5,10 @@
 //! anything either; each body does what its trait in [`super`] promises and reports the errno.
 //!
 //! [`File`] and [`RowFile`] read and write files, [`MappedFile`] shows a file's header at open,
-//! [`AnonymousMemory`] hands out shared buffers, [`map_arena`] the caller's one piece of memory,
-//! [`ProcessMeter`] measures, [`MonotonicClock`] tells the time, [`FutexPark`] waits,
-//! [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks and joins on them,
-//! [`host_topology`] describes the cores that they may run on.
+//! [`AnonymousMemory`] hands out shared buffers and [`ChunkMemory`] many small ones, [`map_arena`]
+//! the caller's one piece of memory, [`ProcessMeter`] measures, [`MonotonicClock`] tells the time,
+//! [`FutexPark`] waits, [`PosixThreads`] runs threads on stacks of its own and [`ThreadTeam`] forks
+//! and joins on them, [`host_topology`] describes the cores that they may run on.
 //! [`HostPorts`] is the usual set, or for baselines one whose weights are mapped pages of the file.
 
 mod affinity;
@@ -16,6 +16,7 @@ mod arena;
 mod bounce;
 #[cfg(feature = "opencl")]
 pub(in crate::port) mod child;
+mod chunks;
 mod clock;
 pub(in crate::port) mod control;
 pub(in crate::port) mod errno;
@@ -41,6 +42,7 @@ pub(in crate::port) mod whole;
 
 pub use affinity::{host_topology, read_topology};
 pub use arena::{map_arena, unmap_arena};
+pub use chunks::ChunkMemory;
 pub use clock::MonotonicClock;
 pub use file::File;
 pub use host::{HostPorts, MemoryKind, host_cpu};

@@ -42,7 +42,7 @@ impl Bound {
         let computing = if work.on_cores { prefill * work.threads as f64 } else { 0.0 };
         let cpu_seconds = allocate / rates.allocate
             + unpack / rates.unpack
-            + read * rates.read_cpu_seconds_per_byte
+            + read * rates.read_core_seconds_per_byte
             + computing;
         // Fresh pages are zeroed, or what is to go to a device is read; and they are filled.
         let touched = if work.on_cores { touched } else { 0.0 };
@@ -66,7 +66,7 @@ mod tests {
 
     const RATES: Rates = Rates {
         read: 1e9,
-        read_cpu_seconds_per_byte: 1e-10,
+        read_core_seconds_per_byte: 1e-10,
         write: 1e9,
         unpack: 4e9,
         pack: 2e9,

@@ -19,6 +19,7 @@ mod plot;
 mod pressure;
 mod rates;
 mod recorder;
+mod settle;
 mod subject;
 mod table;
 mod trace;

@@ -17,7 +17,7 @@ use mzcache::port::linux::{File, host_cpu};
 use mzcache::port::opencl::MemoryMode;
 use mzcache::port::{Storage, Use};
 use mzcache::state::part_bytes;
-use mzcache::sync::Word;
+use mzcache::sync::{Flag, Word};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 pub struct Rates {
     /// Of storage, with as many requests at once as serve it best.
     pub read: f64,
-    /// What a read costs the cores.
-    pub read_cpu_seconds_per_byte: f64,
+    /// What a read costs the cores: what a busy loop on each loses meanwhile.
+    pub read_core_seconds_per_byte: f64,
     /// Of storage, one request at a time, synced.
     pub write: f64,
     /// F16 bytes of one core while all cores do the same, out of memory and into it.
@@ -52,6 +52,8 @@ const CHUNKS_MAX: usize = 256;
 const LINK_BYTES: usize = 48 << 20;
 const LINK_UNITS: usize = 8;
 const ROUNDS: usize = 2;
+/// For the pace of busy loops that nobody disturbs.
+const ALONE: Duration = Duration::from_millis(200);
 
 /// Measures them.
 pub struct MeasureRates<'a> {
@@ -69,14 +71,16 @@ impl MeasureRates<'_> {
         let write = per_second(write_rate(&swap, bytes, &ProgressBar::hidden())?);
         // Two files may lie on storage in different ways; what one of them gives, it can give.
         let model = File::open_model(&paths::c_path(self.path)?)?;
-        let read = best_read(&model, model.length()?.min(READ_BYTES))?;
-        let read_of_swap = best_read(&swap, bytes)?;
-        let (read, read_cpu_seconds_per_byte) =
-            if read.0 > read_of_swap.0 { read } else { read_of_swap };
+        let of_model = best_read(&model, model.length()?.min(READ_BYTES))?;
+        let of_swap = best_read(&swap, bytes)?;
+        let (file, best) = match of_model.rate > of_swap.rate {
+            true => (&model, of_model),
+            false => (&swap, of_swap),
+        };
         let codec = self.codec(cores)?;
         Ok(Rates {
-            read,
-            read_cpu_seconds_per_byte,
+            read: best.rate,
+            read_core_seconds_per_byte: core_seconds(file, &best, cores)?,
             write,
             unpack: per_second(codec.unpack_bytes_per_second / cores as u64),
             pack: per_second(codec.pack_bytes_per_second / cores as u64),
@@ -110,10 +114,18 @@ impl MeasureRates<'_> {
     }
 }
 
-/// A file from its start, in requests of two sizes, by one, two and four at a time: the best rate,
-/// and seconds of the cores a byte.
-fn best_read(file: &File, bytes: u64) -> Outcome<(f64, f64)> {
-    let mut best = (0.0, 0.0);
+/// How storage was read, and how fast, in bytes a second.
+#[derive(Clone, Copy, Default)]
+struct Reading {
+    rate: f64,
+    total: u64,
+    request: u64,
+    threads: u64,
+}
+
+/// A file from its start, in requests of two sizes, by one, two and four at a time: the best.
+fn best_read(file: &File, bytes: u64) -> Outcome<Reading> {
+    let mut best = Reading::default();
     for largest in [PART_BYTES_MIN, REQUEST_BYTES as u64] {
         // Of a small model, smaller requests, so that there are some to share.
         let smallest = IO_ALIGN as u64;
@@ -124,17 +136,59 @@ fn best_read(file: &File, bytes: u64) -> Outcome<(f64, f64)> {
         }
         for threads in [1, 2, 4] {
             for _ in 0..ROUNDS {
-                let cpu = cpu_time();
                 let start = Instant::now();
                 read_all(file, total, request, threads)?;
-                let found = rate(total, start.elapsed());
-                if found > best.0 {
-                    best = (found, 1.0 / rate(total, cpu_time().saturating_sub(cpu)));
+                let rate = rate(total, start.elapsed());
+                if rate > best.rate {
+                    best = Reading { rate, total, request, threads };
                 }
             }
         }
     }
     Ok(best)
+}
+
+/// What such a read costs the cores, in seconds a byte: the system's own work in it and, on the
+/// guest of a hypervisor, that of its host, which takes the same cores. The least of a few.
+#[expect(clippy::cast_precision_loss, reason = "counts for a ratio")]
+fn core_seconds(file: &File, how: &Reading, cores: usize) -> Outcome<f64> {
+    let (alone, ()) = beside_busy_cores(cores, || {
+        std::thread::sleep(ALONE);
+        Ok(())
+    })?;
+    let mut least = f64::INFINITY;
+    for _ in 0..2 * ROUNDS {
+        let start = Instant::now();
+        let read = || read_all(file, how.total, how.request, how.threads);
+        let (beside, ()) = beside_busy_cores(cores, read)?;
+        let lost = 1.0 - (beside / alone).min(1.0);
+        least = least.min(lost * start.elapsed().as_secs_f64() * cores as f64);
+    }
+    Ok(least / how.total as f64)
+}
+
+/// Does something while a loop keeps each core busy; turns of all loops a second.
+#[expect(clippy::cast_precision_loss, reason = "counts for a ratio")]
+fn beside_busy_cores<T>(cores: usize, work: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
+    let stop = Flag::new();
+    std::thread::scope(|scope| {
+        let busy = || {
+            let mut turns = 0u64;
+            while !stop.is_raised() {
+                for turn in 0..100 {
+                    std::hint::black_box(turn);
+                }
+                turns += 1;
+            }
+            turns
+        };
+        let loops = (0..cores).map(|_| scope.spawn(busy)).collect::<Vec<_>>();
+        let start = Instant::now();
+        let done = work();
+        stop.raise();
+        let turns: u64 = loops.into_iter().map(|one| one.join().unwrap_or_default()).sum();
+        Ok((turns as f64 / start.elapsed().as_secs_f64(), done?))
+    })
 }
 
 /// Threads take requests in turns.
@@ -200,15 +254,6 @@ fn link_rate(options: &cli::Accelerator) -> Outcome<f64> {
         }
     }
     Ok(best)
-}
-
-/// What this process has had of the cores, in ticks of 10 ms.
-fn cpu_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in brackets, may hold anything; user and system time are fields 14 and 15.
-    let fields = text.rsplit(')').next().unwrap_or_default();
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    Duration::from_millis(10 * ticks.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate for a comparison")]

@@ -4,6 +4,7 @@
 use super::bound::{Bound, Work};
 use super::rates::{MeasureRates, Rates};
 use super::recorder::{Recorder, is_allocation};
+use super::settle::settle;
 use super::trial;
 use crate::amount::{Amount, Percent};
 use crate::baseline;
@@ -158,6 +159,11 @@ impl Subject {
         }
     }
 
+    /// Bytes with everything in memory.
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
     /// How the engine was told to evict.
     pub const fn policy(&self) -> EvictPolicy {
         self.engine.evict_policy
@@ -175,6 +181,7 @@ impl Subject {
             return Err(Failure::from(error).about("while evicting"));
         }
         self.chill()?;
+        settle(report.booked.freed.get());
         Ok(report)
     }
 

@@ -3,6 +3,7 @@
 use super::bound::Bound;
 use super::paging::{self, Paged};
 use super::plot::Plot;
+use super::settle::settle;
 use super::subject::Subject;
 use super::table::{Cells, Findings, Times, median, ms, times};
 use super::trace;
@@ -180,6 +181,7 @@ impl Compared<'_> {
             System::OsPaging => {
                 let paged = self.paged.as_mut().ok_or_else(|| Failure::new("nothing is paged"))?;
                 let remaining_pct = paged.evict_to(level.get())?;
+                settle(Percent::nearest(remaining_pct).rest().of(subject.total()));
                 return Ok((remaining_pct, paged.ask()?));
             }
         };

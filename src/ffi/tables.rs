@@ -21,7 +21,8 @@ pub enum MzUse {
 /// One file, as callbacks. They may be called from any thread that calls the library, also at the
 /// same time, must not call it themselves, and answer 0 or more for success. A failure is one of
 /// MZ_ERR_*, or MZ_PORT_ERROR(n) with a number of the caller's own, such as an errno, which then
-/// arrives in mz_error.value.
+/// arrives in mz_error.value. MZ_ERR_SYNC_FAILED from any of a swap file's is what it is from sync:
+/// nothing that the file holds is believed any more.
 ///
 /// Offsets, addresses and lengths are multiples of 4096, which direct I/O needs.
 #[derive(Clone, Copy, Debug)]
@@ -477,7 +478,8 @@ pub struct MzModelInfo {
 }
 
 /// Told each token as it is generated. Returns 0 to go on; anything else ends the generation, and
-/// the token is then not taken into the context. It may call functions of the model's handle.
+/// the token is then not taken into the context. It may call functions of the model's handle; a
+/// checkpoint then has the tokens before this one.
 pub type MzHeard = Option<unsafe extern "C" fn(context: *mut c_void, token: u32) -> c_int>;
 
 /// Chooses a token from the logits over the vocabulary, or ends the generation with a number below

@@ -1,5 +1,6 @@
 //! The library's own ports and models, through C's eyes: wrong calls, and what stays behind them.
 
+use super::super::checkpoint::*;
 use super::super::linux::*;
 use super::super::model::*;
 use super::super::raw::Table;
@@ -374,4 +375,65 @@ fn models_fall_back_to_the_processor_if_they_may() {
     config.opencl_library = ptr::null();
     config.backend = MzBackend::Auto as u32;
     assert_eq!(generate(open(&config).unwrap().model), expected);
+}
+
+/// A checkpoint that the second token asks for.
+struct AtSecond {
+    model: *mut MzModel,
+    heard: u32,
+    found: (c_int, u32),
+}
+
+const TAG: MzTag = MzTag { low: 5, high: 6 };
+
+// SAFETY: only the library calls it.
+unsafe extern "C" fn checkpoint_at_second(context: *mut c_void, _: u32) -> c_int {
+    // SAFETY: the context is the test's, the report lives, the model is open.
+    unsafe {
+        let at = &mut *context.cast::<AtSecond>();
+        at.heard += 1;
+        if at.heard == 2 {
+            let mut report: MzCheckpointReport = core::mem::zeroed();
+            report.struct_bytes = MzCheckpointReport::own_bytes();
+            let mut handle = ptr::null_mut();
+            assert_eq!(mz_model_handle(at.model, &mut handle), MZ_OK);
+            at.found = (mz_checkpoint(handle, TAG, 0, &mut report), report.durable_tokens);
+        }
+    }
+    0
+}
+
+#[test]
+fn a_checkpoint_while_a_token_is_heard_has_those_before_it() {
+    let (path, swap) = (fixture(), scratch("heard"));
+    let swap_path = c_text(&swap);
+    // SAFETY: zeroes are a table.
+    let mut options: MzConfig = unsafe { core::mem::zeroed() };
+    options.struct_bytes = MzConfig::own_bytes();
+    options.swap_file = 1;
+    let mut config = no_config(&path);
+    config.flags = MZ_KEEP_SWAP;
+    config.options = &options;
+    config.swap_path = swap_path.as_ptr();
+    let opened = open(&config).unwrap();
+    let mut at = AtSecond { model: opened.model, heard: 0, found: (1, 0) };
+    let (context, mut generated) = ((&raw mut at).cast(), 0);
+    let heard: MzHeard = Some(checkpoint_at_second);
+    // SAFETY: every pointer is to a live value.
+    unsafe {
+        let prompt = [5, 6, 7];
+        let done =
+            mz_restore_generate(at.model, prompt.as_ptr(), 3, 4, heard, context, &mut generated);
+        assert_eq!((done, generated, at.heard), (MZ_OK, 4, 4));
+        // The prompt and the first token.
+        assert_eq!(at.found, (MZ_OK, 4));
+        drop(opened);
+        let opened = open(&config).unwrap();
+        let (mut handle, mut recovered) = (ptr::null_mut(), core::mem::zeroed::<MzRecovered>());
+        recovered.struct_bytes = MzRecovered::own_bytes();
+        assert_eq!(mz_model_handle(opened.model, &mut handle), MZ_OK);
+        assert_eq!(mz_recover(handle, TAG, &mut recovered), MZ_OK);
+        assert_eq!((recovered.tokens, recovered.lost), (4, u32::MAX));
+    }
+    std::fs::remove_file(swap).unwrap();
 }

@@ -200,6 +200,11 @@ fn small_buffers_share_huge_pages() {
             unsafe { memory.release(Use::Kv, *region) };
         }
         assert_grown_about(before, 0);
+        memory.trim();
+        assert_grown(before, measure(), 0);
+        let region = memory.allocate(Use::Kv, bytes).unwrap();
+        // SAFETY: as above.
+        unsafe { memory.release(Use::Kv, region) };
         drop(memory);
         assert_grown(before, measure(), 0);
     }

@@ -78,7 +78,7 @@ impl Strip {
 
 impl Drop for ChunkMemory {
     fn drop(&mut self) {
-        self.strip.lock().give_rest_back();
+        self.trim();
     }
 }
 
@@ -102,6 +102,10 @@ unsafe impl SharedMemory for ChunkMemory {
 
     unsafe fn release(&self, _usage: Use, region: Region) {
         give_back(region.start, region.bytes);
+    }
+
+    fn trim(&self) {
+        self.strip.lock().give_rest_back();
     }
 }
 

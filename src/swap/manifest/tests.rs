@@ -349,6 +349,10 @@ fn every_field_of_a_forged_superblock_is_checked() {
         assert_eq!(code(find(forged(at, |byte| byte ^ 0x41), TAG)), (expected, what), "byte {at}");
     }
     assert_eq!(code(find(forged(32, |_| 0), TAG)), (Code::Corrupt, "checkpoint generation"));
+    let (file, mut manifest) = open(forged(14, |layout| layout));
+    let other = Fingerprint { layout: ChunkLayout::ChannelMajor, ..OWN };
+    let expected = (Code::Mismatch, "checkpoint chunk layout");
+    assert_eq!(code(manifest.find(&file, &other, TAG)), expected);
     // Another name for steps, and room claimed for them that is not there.
     let disk = forged(28, |_| 9);
     assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint steps"));

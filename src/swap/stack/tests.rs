@@ -336,6 +336,8 @@ fn arguments_are_checked() {
         let mut arena = Arena::new(memory).unwrap();
         assert_eq!(code(Stack::new(&mut arena, &layout, workers)), expected);
     }
+    let largest = layout(crate::limits::SEGMENTS_MAX);
+    Stack::size(&mut Sizer::new(), &largest, WORKERS_MAX).unwrap();
     let mut stack = stack(1, 1);
     assert_eq!(code(stack.reserve(1, 10)), Code::InvalidArgument);
     assert_eq!(code(stack.reserve(0, 0)), Code::InvalidArgument);

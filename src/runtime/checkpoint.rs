@@ -26,7 +26,7 @@ pub struct CheckpointReport {
     /// How long it took.
     pub elapsed: Nanos,
     /// Why it ended: `Reached` when all was written that there was; `Deadline`; or `Cancelled`, by
-    /// an eviction or a pass that came first.
+    /// an eviction, a pass or a cut of the context that came first.
     pub stop: Stop,
 }
 
@@ -93,7 +93,7 @@ impl Runtime {
         let own = keeping.fingerprint(shared)?;
         let manifest = &mut keeping.manifest;
         manifest.prepare(swap, &own)?;
-        self.begin_save()?;
+        shared.event_on(self.when_at_rest(), Event::Save)?;
         let report = shared.finish_save(start, deadline, |core, tokens| {
             manifest.collect(&own.slots, tokens, |id| {
                 let SavedChunk { record, tokens } = core.machine.saved_chunk(id)?;
@@ -155,17 +155,6 @@ impl Runtime {
         let lost = core.machine.lost().map(TokenCount::new);
         Ok(Recovered { tokens: found.tokens, lost })
     }
-
-    fn begin_save(&self) -> Result<()> {
-        loop {
-            self.wait_idle();
-            match self.shared.event(Event::Save) {
-                // Something else came in between.
-                Err(error) if error.code == Code::BadState => {}
-                done => return done,
-            }
-        }
-    }
 }
 
 impl Shared {
@@ -196,14 +185,15 @@ impl Shared {
                 return report;
             }
             drop(core);
+            let deadline = if stopped { None } else { deadline };
             let left = deadline.map(|deadline| remaining(start, deadline, self.ports.clock.now()));
-            if left == Some(Nanos::new(0)) && !stopped {
+            if left == Some(Nanos::new(0)) {
                 stopped = true;
                 // It may have ended since it was looked at; then there is a report.
                 let _ = self.event(Event::StopSave(Stop::Deadline));
                 continue;
             }
-            self.pass_time(seen, left.filter(|_| !stopped));
+            self.pass_time(seen, left);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::Runtime;
 use super::open::{Core, Shared};
 use crate::error::{Code, Error, Result};
 use crate::port::buffers::{DeviceExclusive, DeviceLease, Exclusive, Lease};
+use crate::port::lock::Guard;
 use crate::state::{Event, Stop, Tally};
 use crate::swap::file::FileStats;
 use crate::swap::stack::StackStats;
@@ -206,7 +207,9 @@ impl Runtime {
             }
             // Without workers, nobody gives memory back but those who wait.
             let is_inline = self.is_inline();
-            self.wait_until(|core| core.machine.is_idle() && !(is_inline && core.owes_memory()));
+            let may_begin =
+                |core: &Core| core.machine.is_idle() && !(is_inline && core.owes_memory());
+            drop(self.wait_until(may_begin));
             match self.shared.event(event) {
                 // Another eviction came in between.
                 Err(error) if error.code == Code::BadState => {}
@@ -216,15 +219,22 @@ impl Runtime {
     }
 
     pub(super) fn wait_idle(&self) {
-        self.wait_until(Core::is_at_rest);
+        drop(self.when_at_rest());
     }
 
-    fn wait_until(&self, is_so: impl Fn(&Core) -> bool) {
+    /// For what nothing may come before.
+    pub(super) fn when_at_rest(&self) -> Guard<'_, Core> {
+        self.wait_until(Core::is_at_rest)
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Core) -> bool) -> Guard<'_, Core> {
         loop {
             let seen = self.shared.work.load();
-            if is_so(&self.shared.core.lock()) {
-                return;
+            let core = self.shared.core.lock();
+            if is_so(&core) {
+                return core;
             }
+            drop(core);
             self.shared.pass_time(seen, None);
         }
     }

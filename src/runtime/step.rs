@@ -2,13 +2,18 @@
 
 use super::open::{Core, Shared};
 use crate::error::Result;
+use crate::port::lock::Guard;
 use crate::state::{Action, Event, Outcome, Roles, Step, Touched};
 use crate::units::{Kind, LayerIndex, SegmentIndex, Unit};
 
 impl Shared {
     /// Steps the machine once and applies the step.
     pub(super) fn event(&self, event: Event) -> Result<()> {
-        let mut core = self.core.lock();
+        self.event_on(self.core.lock(), event)
+    }
+
+    /// The same for whoever has the lock.
+    pub(super) fn event_on(&self, mut core: Guard<'_, Core>, event: Event) -> Result<()> {
         let step = core.machine.step(event)?;
         let segment = self.apply(&mut core, &step);
         drop(core);

@@ -78,6 +78,7 @@ impl Machine {
         self.tokens = tokens;
         self.durable = self.durable.min(tokens);
         self.sealing = self.sealing.map(|durable| durable.min(tokens));
+        self.disown_saved();
         self.pass_undisturbed = false;
         // It ends on the spot where there is nothing to give up.
         self.goal = Goal::Trim;

@@ -7,7 +7,6 @@
 //! that is free today may be one of those just named. Evictions that arrive meanwhile go on with
 //! what needs no slot.
 
-use super::context::tokens_in_column;
 use super::evict::Stop;
 use super::machine::{Action, Goal, Machine, Outcome, Paths, Roles, Step};
 use super::table::chunk_id;
@@ -111,7 +110,7 @@ impl Machine {
             let id = chunk_id(layer.unwrap_or(u16::MAX), column.unwrap_or(u16::MAX));
             self.save().position += 1;
             let chunk = self.table.chunk(id);
-            let has_source = chunk.copies.intersects(Copies::RESIDENT | Copies::RAM);
+            let has_source = !chunk.copies.is_empty();
             let is_clean = chunk.copies.contains(Copies::FLASH);
             if chunk.phase == Phase::Idle && chunk.tokens > 0 && has_source && !is_clean {
                 return Some(id);
@@ -156,12 +155,21 @@ impl Machine {
         Some(report)
     }
 
+    /// The context is cut. What a report that nobody took yet is about is no longer there: another
+    /// context may grow in its chunks before it is written down.
+    pub(super) fn disown_saved(&mut self) {
+        if let Some(report) = &mut self.saved {
+            report.to_seal = false;
+            report.stop = Stop::Cancelled;
+            self.sealing = None;
+        }
+    }
+
     /// How many of the first `tokens` tokens have good copies in the swap file, in every layer.
     fn on_flash(&self, tokens: TokenCount) -> TokenCount {
+        // A good copy lacks none of its chunk's tokens, and the context was not cut since.
         let lacks = |layer: u16, column: u16| {
-            let chunk = self.table.chunk(chunk_id(layer, column));
-            let wanted = tokens_in_column(tokens, u32::from(column));
-            !chunk.copies.contains(Copies::FLASH) || chunk.flash_tokens < wanted
+            !self.table.chunk(chunk_id(layer, column)).copies.contains(Copies::FLASH)
         };
         let columns = u16::try_from(tokens.chunks()).unwrap_or(u16::MAX);
         let is_there = columns.min(self.table.columns);

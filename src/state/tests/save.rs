@@ -121,6 +121,30 @@ fn compute_goes_on_while_its_chunks_are_saved() {
 }
 
 #[test]
+fn what_is_there_for_tokens_to_come_is_not_saved() {
+    let mut run = idle(Order::BackwardOut, Scheme::Hybrid);
+    run.append(256);
+    run.step(restore(TokenCount::new(300))).unwrap();
+    run.finish_restore().unwrap();
+    assert_eq!(run.machine.columns(), 2);
+    assert_eq!(run.save(), saved(256, Stop::Reached));
+    assert_eq!(run.machine.tally().flash_chunks, u32::from(SHAPE.layers));
+}
+
+/// What was written names tokens that are no longer the context's.
+#[test]
+fn a_context_that_is_cut_before_the_report_is_taken_is_not_sealed() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    run.step(Event::Save).unwrap();
+    run.settle();
+    run.truncate(300);
+    let report = run.machine.take_saved().unwrap();
+    assert_eq!((report.stop, report.to_seal), (Stop::Cancelled, false));
+    assert_eq!(run.machine.step(Event::Sealed(Ok(()))).unwrap_err().code, Code::BadState);
+    assert_eq!(run.save(), saved(300, Stop::Reached));
+}
+
+#[test]
 fn a_save_that_is_stopped_is_sealed_where_that_is_a_gain() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);
     for (writes, stop, on_flash, to_seal) in [

@@ -379,6 +379,13 @@ fn arguments_are_checked_before_the_storage_is_asked() {
 }
 
 #[test]
+fn it_shows_its_shape_and_what_was_moved() {
+    let file = swap_file(Disk::leaked());
+    let shown = std::format!("{file:?}");
+    assert!(shown.contains("chunks: 30") && shown.contains("written_bytes: 0"), "{shown}");
+}
+
+#[test]
 fn shapes_beyond_the_limits_are_refused() {
     for (slots, expected) in [
         (Slots { layers: 0, ..SLOTS }, Code::LimitExceeded),

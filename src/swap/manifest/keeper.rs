@@ -156,19 +156,17 @@ impl Manifest {
         let generation = |found: &Option<Superblock>| found.map_or(0, |found| found.generation);
         found.sort_unstable_by_key(|found| core::cmp::Reverse(generation(found)));
         let newest = generation(&found[0]);
-        let mut refusals = 0;
-        for superblock in found.into_iter().flatten() {
+        for (index, superblock) in found.into_iter().flatten().enumerate() {
             match self.read_table(file, own, &superblock, tag) {
                 Ok(()) => {
-                    let is_same_place = (newest + 1) % 2 == superblock.generation % 2;
-                    self.next = newest + 1 + u64::from(is_same_place);
+                    // The next one must outnumber both, and spare the one found.
+                    let is_other_place = newest % 2 != superblock.generation % 2;
+                    self.next = newest + 1 + u64::from(is_other_place);
                     return Ok(superblock);
                 }
                 Err(error) if !is_about_content(error.code) => return Err(error),
-                Err(error) => {
-                    refusal = if refusals == 0 { error } else { refusal };
-                    refusals += 1;
-                }
+                Err(error) if index == 0 => refusal = error,
+                Err(_) => {}
             }
         }
         Err(refusal)

@@ -110,7 +110,7 @@ impl Superblock {
         compare(own, page)?;
         let superblock = Superblock {
             generation: u64_at(page, 32),
-            tag: Tag::new(u128::from(u64_at(page, 48)) | u128::from(u64_at(page, 56)) << 64),
+            tag: Tag::new(u128::from_le_bytes(bytes_at(page, 48))),
             tokens: TokenCount::new(u32_at(page, 64)),
             steps_id: u32_at(page, 28),
             table_crc: u32_at(page, 72),
@@ -138,7 +138,7 @@ impl Superblock {
 /// The first part of the fingerprint that differs.
 fn compare(own: &Fingerprint, page: &[u8; SUPERBLOCK_BYTES]) -> Result<()> {
     let KvShape { layers, kv_heads, head_dim } = own.shape;
-    let word = |at: usize| u64::from(u16::from_le_bytes([page[at], page[at + 1]]));
+    let word = |at| u64::from(u16::from_le_bytes(bytes_at(page, at)));
     let parts = [
         ("checkpoint chunk tokens", word(12), u64::from(CHUNK_TOKENS)),
         ("checkpoint chunk layout", u64::from(page[14]), u64::from(number_of(own.layout))),
@@ -164,9 +164,16 @@ const fn number_of(layout: ChunkLayout) -> u8 {
 }
 
 fn u32_at(page: &[u8; SUPERBLOCK_BYTES], at: usize) -> u32 {
-    u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]])
+    u32::from_le_bytes(bytes_at(page, at))
 }
 
 fn u64_at(page: &[u8; SUPERBLOCK_BYTES], at: usize) -> u64 {
-    u64::from(u32_at(page, at)) | u64::from(u32_at(page, at + 4)) << 32
+    u64::from_le_bytes(bytes_at(page, at))
+}
+
+/// What stands at a fixed place.
+pub(super) fn bytes_at<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&from[at..][..N]);
+    bytes
 }

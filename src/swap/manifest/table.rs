@@ -1,6 +1,6 @@
 //! One record of a table.
 
-use super::superblock::Fingerprint;
+use super::superblock::{Fingerprint, bytes_at};
 use crate::error::{Code, Error, Result};
 use crate::limits::CHUNK_TOKENS;
 use crate::swap::file::Side;
@@ -43,7 +43,7 @@ pub(super) fn write(bytes: &mut [u8; RECORD_BYTES], id: ChunkId, stored: Option<
     bytes[12..14].copy_from_slice(&tokens.to_le_bytes());
     let packed = if record.packed { IS_PACKED } else { 0 };
     let second = if side == Side::Second { IS_SECOND } else { 0 };
-    bytes[14] = IS_THERE | packed | second;
+    bytes[14] = IS_THERE + packed + second;
 }
 
 /// What a record says, or that it is none that a checkpoint has.
@@ -52,8 +52,8 @@ pub(super) fn parse(
     bytes: &[u8; RECORD_BYTES],
     id: ChunkId,
 ) -> Result<Option<Stored>> {
-    let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-    let double = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
+    let word = |at| u16::from_le_bytes(bytes_at(bytes, at));
+    let double = |at| u32::from_le_bytes(bytes_at(bytes, at));
     let corrupt = |what, value| Err(Error::new(Code::Corrupt, what).with(value));
     if word(8) != id.layer.get() || word(10) != id.chunk.get() || bytes[15] != 0 {
         return corrupt("checkpoint record", double(8));
@@ -67,7 +67,7 @@ pub(super) fn parse(
             false => corrupt("checkpoint record flags", u32::from(flags)),
         };
     }
-    if flags & !(IS_THERE | IS_PACKED | IS_SECOND) != 0 {
+    if flags & !(IS_THERE + IS_PACKED + IS_SECOND) != 0 {
         return corrupt("checkpoint record flags", u32::from(flags));
     }
     if tokens == 0 || tokens > CHUNK_TOKENS {

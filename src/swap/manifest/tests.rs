@@ -3,7 +3,7 @@
 use super::table::id_at;
 use super::*;
 use crate::arena::{Arena, Sizer};
-use crate::codec::ChunkLayout;
+use crate::codec::{ChunkLayout, Steps};
 use crate::error::{Code, Error, Result};
 use crate::kernel::{Crc32c, Kernels};
 use crate::port::Storage;
@@ -99,13 +99,18 @@ fn leaked() -> &'static Disk {
 
 /// A process that has the file open.
 fn open(disk: &'static Disk) -> (SwapFile, Manifest) {
+    open_for(disk, 0)
+}
+
+/// The same with room for steps.
+fn open_for(disk: &'static Disk, steps_bytes: usize) -> (SwapFile, Manifest) {
     let mut sizer = Sizer::new();
     SwapFile::size(&mut sizer, &SLOTS).unwrap();
-    Manifest::size(&mut sizer, &SLOTS, 0).unwrap();
+    Manifest::size(&mut sizer, &SLOTS, steps_bytes).unwrap();
     let memory = vec![core::mem::MaybeUninit::uninit(); sizer.required().unwrap()];
     let mut arena = Arena::new(Box::leak(memory.into_boxed_slice())).unwrap();
     let file = SwapFile::new(&mut arena, disk, &SLOTS, CRC).unwrap();
-    let manifest = Manifest::new(&mut arena, &SLOTS, 0).unwrap();
+    let manifest = Manifest::new(&mut arena, &SLOTS, steps_bytes).unwrap();
     assert_eq!(arena.seal(), sizer.used());
     (file, manifest)
 }
@@ -172,6 +177,111 @@ fn the_newest_of_two_is_found_or_the_older_by_its_tag() {
     seal(&file, &mut manifest, TAG, 40).unwrap();
     assert_eq!((find(disk, TAG), find(disk, tags[1])), (Ok(40), Ok(20)));
     assert_eq!(code(find(disk, tags[2])), (Code::Mismatch, "checkpoint tag"));
+    // Whoever goes on from the newest takes the other place.
+    let (file, mut manifest) = open(disk);
+    assert_eq!(manifest.find(&file, &OWN, TAG).unwrap().generation, 5);
+    seal(&file, &mut manifest, Tag::new(5), 50).unwrap();
+    assert_eq!((find(disk, Tag::new(5)), find(disk, TAG)), (Ok(50), Ok(40)));
+    assert_eq!(manifest.find(&file, &OWN, Tag::new(5)).unwrap().generation, 6);
+}
+
+#[test]
+fn the_head_is_two_pages_and_two_tables_for_the_largest_context() {
+    // 16 bytes a record, 32 for the head of steps and a 256th of a slot a layer for those.
+    for (layers, chunks, slot_bytes, table) in
+        [(3, 100, 40960, 8192), (4, 1000, 1 << 20, 81920), (1, 253, 4096, 4096)]
+    {
+        let slots = Slots { layers, chunks, slot_bytes };
+        let starts = [1, 2, 3].map(|generation| superblock_at(generation));
+        assert_eq!(starts, [4096, 0, 4096]);
+        let starts = [1, 2, 3].map(|generation| table_at(&slots, generation));
+        assert_eq!(starts, [8192 + table, 8192, 8192 + table]);
+        assert_eq!(head_bytes(&slots), 8192 + 2 * table);
+    }
+    // In memory the steps are as large as they are.
+    let slots = Slots { layers: 1, chunks: 256, slot_bytes: 4096 };
+    for (steps_bytes, table) in [(0, 4096), (1, 8192)] {
+        let mut sizer = Sizer::new();
+        Manifest::size(&mut sizer, &slots, steps_bytes).unwrap();
+        assert_eq!(sizer.used(), 4096 + table);
+    }
+}
+
+#[test]
+fn steps_come_back_with_their_checkpoint() {
+    let disk = leaked();
+    let mut memory = vec![0.0; Steps::values(&SHAPE)];
+    let steps = Steps::uniform(&Kernels::portable(), SHAPE, &[1.0, 2.0, 3.0], &mut memory).unwrap();
+    let mut bytes = vec![0; Steps::serialised_bytes(&SHAPE)];
+    steps.write(&mut bytes).unwrap();
+    let (file, mut manifest) = open_for(disk, bytes.len());
+    manifest.prepare(&file, &OWN).unwrap();
+    manifest.collect(&SLOTS, TOKENS, |id| stored(id, 1));
+    manifest.seal(&file, &OWN, TAG, TOKENS, Some(steps)).unwrap();
+    let (file, mut manifest) = open_for(disk, bytes.len());
+    let found = manifest.find(&file, &OWN, TAG).unwrap();
+    assert_eq!((found.steps_id, manifest.steps(&OWN, &found)), (steps.id(), &bytes[..]));
+    for id in (0..91 * 3).map(|index| id_at(index, 3)) {
+        assert_eq!(manifest.stored(&OWN, &found, id).unwrap(), stored(id, 1));
+    }
+}
+
+#[test]
+fn an_empty_context_has_no_table() {
+    let disk = leaked();
+    let (file, mut manifest) = open(disk);
+    manifest.prepare(&file, &OWN).unwrap();
+    manifest.collect(&SLOTS, TokenCount::new(0), |_| None);
+    disk.take_log();
+    manifest.seal(&file, &OWN, TAG, TokenCount::new(0), None).unwrap();
+    assert_eq!(disk.take_log(), [("sync", 0), ("write", 4096), ("sync", 0)]);
+    let (file, mut manifest) = open(disk);
+    assert_eq!(manifest.find(&file, &OWN, TAG).unwrap().tokens.get(), 0);
+    assert_eq!(disk.take_log(), [("read", 0), ("read", 4096)]);
+}
+
+#[test]
+fn the_reason_of_a_refusal_is_the_newest_checkpoint_s() {
+    let disk = leaked();
+    let (file, mut manifest) = open(disk);
+    seal(&file, &mut manifest, Tag::new(1), 1).unwrap();
+    seal(&file, &mut manifest, Tag::new(2), 2).unwrap();
+    disk.change(table_at(&SLOTS, 2) as usize, |byte| byte ^ 1);
+    assert_eq!(code(find(disk, Tag::new(2))), (Code::Corrupt, "checkpoint table"));
+    assert_eq!(code(find(disk, TAG)), (Code::Mismatch, "checkpoint tag"));
+    disk.change(table_at(&SLOTS, 1) as usize, |byte| byte ^ 1);
+    assert_eq!(code(find(disk, Tag::new(1))), (Code::Mismatch, "checkpoint tag"));
+    // One that is not there is no reason.
+    disk.change(0, |byte| byte ^ 1);
+    disk.change(PAGE + 100, |byte| byte ^ 1);
+    assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint"));
+    disk.change(0, |byte| byte ^ 1);
+    disk.change(100, |byte| byte ^ 1);
+    disk.change(PAGE, |byte| byte ^ 1);
+    assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint"));
+}
+
+#[test]
+fn generations_end() {
+    const LAST: u64 = 0x7FFF_FFFF_FFFF_FFFF;
+    let disk = leaked();
+    let (file, mut manifest) = open(disk);
+    (1..3).for_each(|salt| seal(&file, &mut manifest, TAG, salt).unwrap());
+    let renumber = |page: usize, generation: u64| {
+        for (at, new) in generation.to_le_bytes().into_iter().enumerate() {
+            disk.change(page + 32 + at, |_| new);
+        }
+        sum_anew(disk, page);
+    };
+    renumber(0, LAST - 1);
+    let (file, mut manifest) = open(disk);
+    assert_eq!(manifest.find(&file, &OWN, TAG).unwrap().generation, LAST - 1);
+    seal(&file, &mut manifest, TAG, 3).unwrap();
+    let beyond = seal(&file, &mut manifest, TAG, 4);
+    assert_eq!(code(beyond), (Code::LimitExceeded, "checkpoint generation"));
+    assert_eq!(find(disk, TAG), Ok(3));
+    renumber(PAGE, LAST + 1);
+    assert_eq!(find(disk, TAG), Ok(2), "no checkpoint has such a number");
 }
 
 #[test]
@@ -202,11 +312,14 @@ fn forged(at: usize, change: impl Fn(u8) -> u8) -> &'static Disk {
     let (file, mut manifest) = open(disk);
     seal(&file, &mut manifest, TAG, 1).unwrap();
     disk.change(PAGE + at, change);
-    let mut bytes = disk.bytes.lock().unwrap();
-    let sum = CRC.call(0, &bytes[PAGE..2 * PAGE - 4]);
-    bytes[2 * PAGE - 4..2 * PAGE].copy_from_slice(&sum.to_le_bytes());
-    drop(bytes);
+    sum_anew(disk, PAGE);
     disk
+}
+
+fn sum_anew(disk: &Disk, page: usize) {
+    let mut bytes = disk.bytes.lock().unwrap();
+    let (content, sum) = bytes[page..page + PAGE].split_at_mut(PAGE - 4);
+    sum.copy_from_slice(&CRC.call(0, content).to_le_bytes());
 }
 
 #[test]
@@ -236,6 +349,10 @@ fn every_field_of_a_forged_superblock_is_checked() {
         assert_eq!(code(find(forged(at, |byte| byte ^ 0x41), TAG)), (expected, what), "byte {at}");
     }
     assert_eq!(code(find(forged(32, |_| 0), TAG)), (Code::Corrupt, "checkpoint generation"));
+    let (file, mut manifest) = open(forged(14, |layout| layout));
+    let other = Fingerprint { layout: ChunkLayout::ChannelMajor, ..OWN };
+    let expected = (Code::Mismatch, "checkpoint chunk layout");
+    assert_eq!(code(manifest.find(&file, &other, TAG)), expected);
     // Another name for steps, and room claimed for them that is not there.
     let disk = forged(28, |_| 9);
     assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint steps"));
@@ -340,6 +457,15 @@ fn a_failure_of_any_call_leaves_the_last_checkpoint_and_a_later_one_succeeds() {
         assert_eq!(code(manifest.find(&file, &OWN, TAG)).0, Code::Io);
         disk.take_log();
         assert_eq!(code(manifest.prepare(&file, &OWN)).0, Code::Io);
+    }
+    // Nor is an older checkpoint the answer where the newest cannot be read.
+    *disk.failure.lock().unwrap() = None;
+    let (file, mut manifest) = open(disk);
+    (1..3).for_each(|salt| seal(&file, &mut manifest, TAG, salt).unwrap());
+    for call in 1..4 {
+        disk.take_log();
+        *disk.failure.lock().unwrap() = Some((call, Error::new(Code::Io, "disk")));
+        assert_eq!(code(find(disk, TAG)).0, Code::Io, "call {call}");
     }
 }
 

@@ -62,14 +62,15 @@ impl List {
         }
     }
 
-    /// Members, all of which must have the phase and be linked both ways; `None` otherwise.
+    /// Members, all of which must have the phase and be linked both ways; `None` otherwise. Nothing
+    /// that is linked both ways from a first one without a neighbour before it comes back to itself.
     pub(super) fn count(&self, segments: &[Segment], phase: Phase) -> Option<usize> {
         let mut count = 0;
         let mut before = None;
         let mut next = self.first;
         while let Some(index) = next {
             let segment = segments.get(index.index())?;
-            if segment.phase != phase || segment.links.before != before || count > segments.len() {
+            if segment.phase != phase || segment.links.before != before {
                 return None;
             }
             count += 1;

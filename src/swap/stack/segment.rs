@@ -44,7 +44,8 @@ pub(super) struct Segment {
     hole: Hole,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// In the order of their starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Hole {
     start: u32,
     end: u32,
@@ -171,10 +172,8 @@ impl Hole {
             Hole { start: freed.start, end: self.end }
         } else if freed.start == self.end {
             Hole { start: self.start, end: freed.end }
-        } else if freed.start > self.start {
-            freed
         } else {
-            self
+            self.max(freed)
         }
     }
 }
@@ -208,6 +207,9 @@ fn held_by(bytes: u32) -> Option<u32> {
 /// only if what was freed is what was pushed.
 const fn tag_of(offset: u32, bytes: u32) -> u32 {
     let tag = (offset ^ 0x5555_5555).wrapping_mul(0x9E37_79B1);
-    let tag = (tag ^ tag >> 15 ^ bytes).wrapping_mul(0x85EB_CA77);
-    tag ^ tag >> 13
+    let tag = (tag.rotate_right(15) ^ bytes).wrapping_mul(0x85EB_CA77);
+    tag ^ tag.rotate_right(13)
 }
+
+#[cfg(test)]
+mod tests;

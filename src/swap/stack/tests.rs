@@ -1,6 +1,7 @@
 //! The stack against a model that knows every live record.
 
 use super::super::record::RECORD_ALIGN;
+use super::list::Links;
 use super::*;
 use crate::limits::IO_ALIGN;
 use std::boxed::Box;
@@ -184,7 +185,9 @@ fn it_grows_by_a_segment_and_releases_the_emptied_one() {
     assert_eq!((third.segment.get(), third.offset), (1, 128));
     assert_eq!(stack.free(first), Ok(Some(first.segment)));
     assert_eq!(stack.stats().segments, 2, "allocated until the release is done");
+    assert!(stack.is_releasing());
     stack.segment_released(first.segment).unwrap();
+    assert!(!stack.is_releasing());
     assert_eq!(stack.stats().segments, 1);
     stack.check().unwrap();
 }
@@ -333,6 +336,8 @@ fn arguments_are_checked() {
         let mut arena = Arena::new(memory).unwrap();
         assert_eq!(code(Stack::new(&mut arena, &layout, workers)), expected);
     }
+    let largest = layout(crate::limits::SEGMENTS_MAX);
+    Stack::size(&mut Sizer::new(), &largest, WORKERS_MAX).unwrap();
     let mut stack = stack(1, 1);
     assert_eq!(code(stack.reserve(1, 10)), Code::InvalidArgument);
     assert_eq!(code(stack.reserve(0, 0)), Code::InvalidArgument);
@@ -385,7 +390,7 @@ fn a_wrong_free_is_found_before_the_segment_is_released() {
 #[test]
 fn check_finds_planted_damage() {
     type Damage = fn(&mut Stack);
-    let damages: [(&str, Damage); 14] = [
+    let damages: [(&str, Damage); 17] = [
         ("swap stack records", |s| s.records += 1),
         ("swap stack live bytes", |s| s.live_bytes -= 1),
         ("swap stack segments", |s| s.allocated -= 1),
@@ -403,6 +408,20 @@ fn check_finds_planted_damage() {
         }),
         ("swap stack lowered list", |s| s.lowered.push(s.segments, SegmentIndex::new(1))),
         ("swap stack segments", |s| s.segments[4].phase = Phase::Releasing),
+        ("swap stack desk", |s| s.segments[3].phase = Phase::Pending(0)),
+        // The last of the free ones forgets which one is before it.
+        ("swap stack free list", |s| s.segments[5].links = Links::NONE),
+        // Two lists exchange a member, so that all counts are as before.
+        ("swap stack free list", |s| {
+            let vacant = SegmentIndex::new(3);
+            s.free.remove(s.segments, vacant);
+            s.vacant.push(s.segments, vacant);
+            s.segments[3].phase = Phase::Vacant;
+            s.allocated += 1;
+            s.check().unwrap();
+            s.segments[3].phase = Phase::Free;
+            s.segments[4].phase = Phase::Vacant;
+        }),
     ];
     for (index, (what, damage)) in damages.into_iter().enumerate() {
         let mut stack = stack(6, 3);

@@ -1,7 +1,8 @@
 //! The baseline that leaves memory to the system: what it measures, and that it leaves nothing.
 //!
-//! Where the system lets this user page a process (root, a memory cgroup, zram) it is run; where
-//! not, and as another user, the reason is said before anything is measured.
+//! Where the system lets this user page a process (root, a memory cgroup, zram or a file system
+//! that holds a swap file) it is run; where not, and as another user, the reason is said before
+//! anything is measured.
 
 #![cfg(feature = "cli")]
 
@@ -9,7 +10,7 @@ mod program;
 
 use program::*;
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,19 @@ use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65534;
 
-fn bench(place: &Path, rounds: &str) -> Command {
+const PAGED: [&str; 2] = ["os_paging", "os_paging_storage"];
+
+fn bench(place: &Path, systems: &str, rounds: &str) -> Command {
     let common = ["bench", "ttft", "-m", model_text(), "--contexts", "1500", "--rounds", rounds];
-    let ours = ["--systems", "mzcache,os_paging", "--levels", "50,0", "--json"];
+    let ours = ["--systems", systems, "--levels", "50,0", "--json"];
     command(place, &[&common[..], &ours].concat())
+}
+
+/// Held by tests that page: what one process swaps goes to the device that another made.
+fn alone() -> File {
+    let file = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("paging.lock")).unwrap();
+    file.lock().unwrap();
+    file
 }
 
 /// Whether this user may make a swap device.
@@ -48,12 +58,15 @@ fn used(line: &str) -> Option<(String, PathBuf)> {
     Some((device.split_once(' ')?.0.to_owned(), cgroup.into()))
 }
 
+fn is_swapped_to(device: &str) -> bool {
+    fs::read_to_string("/proc/swaps").unwrap().contains(device)
+}
+
 /// Waits until the swap device and the cgroup are gone. Another test may have a device of the same
 /// name meanwhile.
 fn assert_tidied(device: &str, cgroup: &Path) {
     let start = Instant::now();
-    let is_swapped_to = || fs::read_to_string("/proc/swaps").unwrap().contains(device);
-    while cgroup.exists() || is_swapped_to() || Path::new(device).exists() {
+    while cgroup.exists() || is_swapped_to(device) || Path::new(device).exists() {
         assert!(start.elapsed() < Duration::from_secs(120), "{device} or {cgroup:?} is left");
         sleep(Duration::from_millis(50));
     }
@@ -61,70 +74,99 @@ fn assert_tidied(device: &str, cgroup: &Path) {
 
 #[test]
 fn a_paged_model_answers_and_leaves_nothing() {
-    let place = cache();
-    let output = bench(place.path(), "2").output().unwrap();
+    let (place, _lock) = (cache(), alone());
+    let output = bench(place.path(), "mzcache,os_paging,os_paging_storage", "2").output().unwrap();
     if output.status.code() == Some(1) {
         return assert_refused(&output);
     }
     let report = json(&output);
     let rows = report["rows"].as_array().unwrap();
-    let paged: Vec<&Value> = rows.iter().filter(|row| row["system"] == "os_paging").collect();
-    assert_eq!((rows.len(), paged.len()), (4, 2));
+    assert_eq!(rows.len(), 6);
     for row in rows {
         for key in ["ttft_ms", "bound_ms"] {
             assert!(row[key].as_f64().unwrap() > 0.0, "{row}");
         }
     }
-    let remaining: Vec<f64> =
-        paged.iter().map(|row| row["remaining_pct"].as_f64().unwrap()).collect();
-    assert!(remaining.iter().all(|pct| (0.0..=100.0).contains(pct)), "{remaining:?}");
-    // A little of every process stays: its stack, tables of its pages, what does not compress.
-    // Where both levels are out of reach, they are as far as it goes, give or take.
-    assert!(remaining[1] > 0.0 && remaining[1] <= remaining[0] + 10.0, "{remaining:?}");
-    for row in paged {
-        let is_near = row["remaining_pct"].as_f64() <= row["level_pct"].as_f64().map(|l| l + 3.0);
-        assert_eq!(row["is_reached"], is_near, "{row}");
+    let remaining = PAGED.map(|system| {
+        let paged: Vec<&Value> = rows.iter().filter(|row| row["system"] == system).collect();
+        for row in &paged {
+            let goal = row["level_pct"].as_f64().map(|level| level + 3.0);
+            assert_eq!(row["is_reached"], row["remaining_pct"].as_f64() <= goal, "{row}");
+        }
+        let remaining = |row: &&Value| row["remaining_pct"].as_f64().unwrap();
+        let remaining: [f64; 2] =
+            paged.iter().map(remaining).collect::<Vec<_>>().try_into().unwrap();
+        assert!(remaining.iter().all(|pct| (0.0..=100.0).contains(pct)), "{remaining:?}");
+        // A little of every process stays: its stack, tables of its pages, what does not compress.
+        // Where both levels are out of reach, they are as far as it goes, give or take.
+        assert!(remaining[1] > 0.0 && remaining[1] <= remaining[0] + 10.0, "{remaining:?}");
+        remaining
+    });
+    // What is on storage takes no memory.
+    assert!(remaining[1][1] < remaining[0][1], "{remaining:?}");
+    let used: Vec<_> = text(&output.stderr).lines().filter_map(used).collect();
+    assert_eq!(used.len(), 2);
+    for (device, cgroup) in used {
+        assert!(!cgroup.exists(), "{cgroup:?}");
+        assert_tidied(&device, &cgroup);
     }
-    let (device, cgroup) = text(&output.stderr).lines().find_map(used).unwrap();
-    assert!(!cgroup.exists(), "{cgroup:?}");
-    assert_tidied(&device, &cgroup);
 }
 
 #[test]
 fn a_bench_that_is_killed_leaves_nothing() {
-    let place = cache();
-    let mut bench = bench(place.path(), "1000");
-    let mut child = bench.stdout(Stdio::null()).spawn().unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let found = lines.map(Result::unwrap).find_map(|line| used(&line));
-    let Some((device, cgroup)) = found else {
-        return assert_eq!(child.wait().unwrap().code(), Some(1));
-    };
-    let in_cgroup = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
-    let model = in_cgroup.lines().next().unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_tidied(&device, &cgroup);
-    assert!(!Path::new("/proc").join(model).exists(), "{model}");
+    let _lock = alone();
+    for system in PAGED {
+        let place = cache();
+        let mut bench = bench(place.path(), system, "1000");
+        let mut child = bench.stdout(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let found = lines.map(Result::unwrap).find_map(|line| used(&line));
+        let Some((device, cgroup)) = found else {
+            assert_eq!(child.wait().unwrap().code(), Some(1));
+            continue;
+        };
+        let in_cgroup = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+        let model = in_cgroup.lines().next().unwrap();
+        // It is on now and then.
+        while !is_swapped_to(&device) {
+            assert!(child.try_wait().unwrap().is_none(), "it never swapped");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_tidied(&device, &cgroup);
+        assert!(!Path::new("/proc").join(model).exists(), "{model}");
+    }
 }
 
 #[test]
 fn who_may_not_page_is_told_at_once() {
-    let place = cache();
-    let mut bench = bench(place.path(), "1");
-    if may_page() {
-        bench.uid(NOBODY).gid(NOBODY);
+    for system in PAGED {
+        let place = cache();
+        let mut bench = bench(place.path(), system, "1");
+        if may_page() {
+            bench.uid(NOBODY).gid(NOBODY);
+        }
+        match bench.output() {
+            Ok(output) => assert_refused(&output),
+            // The program lies where another user may not go.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+        }
     }
-    match bench.output() {
-        Ok(output) => assert_refused(&output),
-        // The program lies where another user may not go.
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+}
+
+#[test]
+fn a_file_system_in_memory_holds_no_swap_file() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let output = bench(place.path(), "os_paging_storage", "1").output().unwrap();
+    assert_refused(&output);
+    if may_page() {
+        assert!(text(&output.stderr).contains("is on tmpfs, which holds no swap file"));
     }
 }
 
 #[test]
 fn rounds_of_pressure_say_who_survived() {
-    let place = cache();
+    let (place, _lock) = (cache(), alone());
     let arguments = ["bench", "pressure", "-m", model_text(), "--contexts", "1500"];
     let out = ["--json", "--rounds", "4", "--out", place.path().to_str().unwrap()];
     let output = program(place.path(), &[&arguments[..], &out].concat());
@@ -160,7 +202,8 @@ fn keepers_and_models_say_what_they_do_not_know() {
     let place = cache();
     let options = ["--model", "/missing", "--context-tokens", "10", "--queries", "1"];
     for (bench, request, answer) in [
-        ("paging-keeper", "evict 50", "failed unknown request `evict 50`"),
+        ("paging-keeper", "evict zram 50", "failed unknown request `evict zram 50`"),
+        ("paging-keeper", "open nowhere", "failed unknown swap device `nowhere`"),
         ("paged-model", "ask", "failed unknown request `ask`"),
         ("paged-model", "open", "failed /missing: "),
         ("pressure-keeper", "round 1", "failed unknown request `round 1`"),

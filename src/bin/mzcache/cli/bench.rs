@@ -311,6 +311,8 @@ pub enum System {
     PartialOffload,
     /// The system's own paging: mapped weights, a KV cache in zram.
     OsPaging,
+    /// The same with a swap file in the cache directory.
+    OsPagingStorage,
 }
 
 impl System {
@@ -320,6 +322,7 @@ impl System {
             System::Mzcache => "mzcache",
             System::PartialOffload => "partial_offload",
             System::OsPaging => "os_paging",
+            System::OsPagingStorage => "os_paging_storage",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Figure 9: time to the first token by what remained in memory, for ours and the baselines.
 
 use super::bound::Bound;
+use super::paging::swap::Home;
 use super::paging::{self, Paged};
 use super::plot::Plot;
 use super::settle::settle;
@@ -69,17 +70,17 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
     // Commands that know when they ran cost a little, so only for who looks at that.
     restore.engine.accelerator.is_measured = options.trace.is_some();
     let restore = &restore;
-    let is_paged = options.systems.contains(&System::OsPaging);
-    if is_paged {
-        paging::check()?;
+    let homes = homes(&options.systems);
+    if !homes.is_empty() {
+        paging::check(&homes, cache)?;
     }
     let mut subject = Subject::open(cache, restore, console)?;
     let mut rows = Vec::new();
     for context in &restore.contexts {
         subject.fill(*context, console)?;
-        let paged = match is_paged {
-            true => Some(Paged::open(cache, subject.path(), *context, restore, console)?),
-            false => None,
+        let paged = match homes.is_empty() {
+            true => None,
+            false => Some(Paged::open(&homes, cache, subject.path(), *context, restore, console)?),
         };
         let mut compared = Compared { subject: &mut subject, paged };
         for level in restore.levels_or(&Percent::LEVELS) {
@@ -114,6 +115,13 @@ fn plot(rows: &[Row], options: &Options) -> Plot {
         }
     }
     Plot::lines("Time to first token", "remaining, %", "ms", lines)
+}
+
+/// Where pages go that the system takes.
+fn homes(systems: &[System]) -> Vec<Home> {
+    let paging = [(System::OsPaging, Home::Zram), (System::OsPagingStorage, Home::Storage)];
+    let asked = paging.into_iter().filter(|(system, _)| systems.contains(system));
+    asked.map(|(_, home)| home).collect()
 }
 
 /// The systems that are compared, with the same context.
@@ -178,14 +186,18 @@ impl Compared<'_> {
                 let (restoring, answering) = subject.partial_offload(level)?;
                 restoring + answering
             }
-            System::OsPaging => {
-                let paged = self.paged.as_mut().ok_or_else(|| Failure::new("nothing is paged"))?;
-                let remaining_pct = paged.evict_to(level.get())?;
-                settle(Percent::nearest(remaining_pct).rest().of(subject.total()));
-                return Ok((remaining_pct, paged.ask()?));
-            }
+            System::OsPaging => return self.paged_once(Home::Zram, level),
+            System::OsPagingStorage => return self.paged_once(Home::Storage, level),
         };
         Ok((level.get(), taken))
+    }
+
+    /// The same of the model that the system pages.
+    fn paged_once(&mut self, home: Home, level: Percent) -> Outcome<(f64, Duration)> {
+        let paged = self.paged.as_mut().ok_or_else(|| Failure::new("nothing is paged"))?;
+        let remaining_pct = paged.evict_to(home, level.get())?;
+        settle(Percent::nearest(remaining_pct).rest().of(self.subject.total()));
+        Ok((remaining_pct, paged.ask()?))
     }
 
     fn bound(&self, level: Percent) -> Outcome<Bound> {

@@ -161,8 +161,17 @@ impl Cgroup {
 
     /// Has the system take memory until no more than that is used, or as far as that goes.
     pub fn shrink(&self, bytes: u64) -> Outcome<()> {
+        self.count()?;
         // The second version's hard limit would call the out-of-memory killer.
         self.try_limit("memory.limit_in_bytes", "memory.high", bytes)
+    }
+
+    /// Has the system count its pages now. By counts that are seconds old it may find that enough
+    /// of them wait to be taken when none do, and give up.
+    fn count(&self) -> Outcome<()> {
+        let path = self.folder.join("memory.stat");
+        let counted = fs::read_to_string(&path).map(drop);
+        counted.map_err(|error| Failure::file("read", &path, &error))
     }
 
     fn try_limit(&self, one: &str, two: &str, bytes: u64) -> Outcome<()> {
@@ -284,7 +293,7 @@ mod tests {
             let failure = cgroup.used_bytes().unwrap_err();
             assert!(failure.message.contains(files[0]), "{failure}");
             assert!(cgroup.take(Takes::Files).is_err() && cgroup.shrink(1).is_err());
-            for name in files {
+            for name in files.into_iter().chain(["memory.stat"]) {
                 fs::write(cgroup.folder().join(name), "123456789012\n").unwrap();
             }
             assert_eq!(cgroup.used_bytes().unwrap(), 123_456_789_012);

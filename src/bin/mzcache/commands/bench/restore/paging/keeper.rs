@@ -1,19 +1,25 @@
-//! The process that owns what paging needs of the system: a cgroup, a swap device, the model's
+//! The process that owns what paging needs of the system: a cgroup, swap devices, the model's
 //! process. It tidies up when its input ends, that is also when the bench is interrupted or killed.
 //!
 //! Memory is taken as the paper has it (6.2): weights are dropped first, then the KV cache is
-//! swapped out. What is compressed counts as remaining, so some levels cannot be reached.
+//! swapped out. What is compressed counts as remaining, so some levels cannot be reached. So does
+//! what was written to storage but is in memory still.
+//!
+//! One model serves all swap devices: two would share the pages of their mapped weights, and
+//! neither could be rid of them. A device is on from an eviction to the answer after it, no other
+//! meanwhile, and the next eviction finds all in memory again.
 
 use super::cgroup::{Cgroup, Place, Takes};
 use super::model;
 use super::partner::{Partner, number, serve};
-use super::zram::{Tools, Zram};
+use super::swap::{Home, Swap};
 use crate::cli::PagedModel as Options;
 use crate::commands::Console;
 use crate::failure::{Failure, Outcome};
 use crate::paths::CacheDir;
 
-/// What it is asked for; eviction with the share that is to remain, in percent.
+/// What it is asked for; to open and to evict with the name of a swap device, which is added to
+/// those that are there, and to evict with the share that is to remain, in percent.
 pub const OPEN: &str = "open";
 pub const EVICT: &str = "evict";
 pub const ASK: &str = "ask";
@@ -29,9 +35,16 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
     serve(console, &mut |request| {
         let (what, rest) = request.split_once(' ').unwrap_or((request, ""));
         match (what, &mut keeper) {
-            (OPEN, None) => Ok(keeper.insert(Keeper::open(cache, options)?).description()?),
-            (EVICT, Some(keeper)) => Ok(keeper.evict_to(number(rest)?)?.to_string()),
-            (ASK, Some(keeper)) => keeper.model.ask(model::ASK),
+            (OPEN, None) => {
+                let home = Home::named(rest)?;
+                keeper.insert(Keeper::open(cache, options)?).add(home, cache)
+            }
+            (OPEN, Some(keeper)) => keeper.add(Home::named(rest)?, cache),
+            (EVICT, Some(keeper)) => {
+                let (home, level) = rest.split_once(' ').unwrap_or((rest, ""));
+                Ok(keeper.evict_to(Home::named(home)?, number(level)?)?.to_string())
+            }
+            (ASK, Some(keeper)) => keeper.ask(),
             _ => Err(Failure::new(format!("unknown request `{request}`"))),
         }
     })
@@ -40,10 +53,12 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
 /// Fields are dropped in this order.
 struct Keeper {
     model: Killed,
-    swap: Zram,
+    swaps: Vec<Swap>,
     cgroup: Cgroup,
-    /// What the model's process holds when nothing is evicted.
+    /// What the model's process holds when nothing is evicted...
     full: u64,
+    /// ... and what of it may be swapped out.
+    anonymous: u64,
 }
 
 /// A model's process that is not asked to end but killed: it has nothing to tidy up.
@@ -71,7 +86,6 @@ impl std::ops::DerefMut for Killed {
 
 impl Keeper {
     fn open(cache: &CacheDir, options: &Options) -> Outcome<Keeper> {
-        let tools = Tools::find()?;
         let cgroup = Cgroup::new(&Place::find()?)?;
         // Pages that are cached already are charged to whoever read them, not to the model.
         super::super::subject::drop_pages(&options.model)?;
@@ -81,24 +95,39 @@ impl Keeper {
         cgroup.admit(model.id())?;
         let weights: u64 = number(&model.ask(model::OPEN)?)?;
         let full = cgroup.used_bytes()?;
-        // Twice what may be swapped out.
-        let swap = Zram::new(&tools, 2 * full.saturating_sub(weights).max(1 << 20))?;
-        Ok(Keeper { model, swap, cgroup, full })
+        let anonymous = full.saturating_sub(weights);
+        Ok(Keeper { model, swaps: Vec::new(), cgroup, full, anonymous })
     }
 
-    fn description(&self) -> Outcome<String> {
-        let (device, cgroup) = (self.swap.device(), self.cgroup.folder());
-        let algorithm = self.swap.algorithm()?;
-        Ok(format!("paging to {} ({algorithm}) in {}", device.display(), cgroup.display()))
+    /// Adds a swap device; what it is.
+    fn add(&mut self, home: Home, cache: &CacheDir) -> Outcome<String> {
+        let swap = Swap::new(home, 2 * self.anonymous.max(1 << 20), cache)?;
+        let description = swap.description()?;
+        self.swaps.push(swap);
+        Ok(format!("paging to {description} in {}", self.cgroup.folder().display()))
     }
 
     /// What remains then, in percent.
-    fn evict_to(&mut self, level: f64) -> Outcome<f64> {
+    fn evict_to(&mut self, home: Home, level: f64) -> Outcome<f64> {
+        self.stop()?;
+        let swap = self.swaps.iter_mut().find(|swap| swap.home() == home);
+        let swap = swap.ok_or_else(|| Failure::new(format!("{} is not open", home.name())))?;
+        swap.start()?;
         let goal = share(self.full, level);
         let taken = self.take(goal);
         self.cgroup.lift()?;
         taken?;
         Ok(percent(self.remaining()?, self.full))
+    }
+
+    fn ask(&mut self) -> Outcome<String> {
+        let answer = self.model.ask(model::ASK)?;
+        self.stop()?;
+        Ok(answer)
+    }
+
+    fn stop(&mut self) -> Outcome<()> {
+        self.swaps.iter_mut().try_for_each(Swap::stop)
     }
 
     fn take(&self, goal: u64) -> Outcome<()> {
@@ -122,7 +151,8 @@ impl Keeper {
 
     /// Bytes in memory, compressed ones included.
     fn remaining(&self) -> Outcome<u64> {
-        Ok(self.cgroup.used_bytes()? + self.swap.used_bytes()?)
+        let compressed = self.swaps.iter().map(Swap::used_bytes).sum::<Outcome<u64>>()?;
+        Ok(self.cgroup.used_bytes()? + compressed)
     }
 }
 

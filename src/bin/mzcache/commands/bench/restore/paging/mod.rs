@@ -1,15 +1,17 @@
 //! The paper's other baseline (6.1): a model that leaves its memory to the system, which drops its
-//! mapped weights and swaps its KV cache to zram.
+//! mapped weights and swaps its KV cache to zram or to a file on storage.
 //!
-//! Three processes: the bench, a `keeper` that owns a memory `cgroup`, a `zram` device and the
-//! `model`'s process, and that process. They speak by lines (`partner`). The bench itself changes
-//! nothing on the system.
+//! Three processes: the bench, a `keeper` that owns a memory `cgroup`, `swap` devices (`zram`, a
+//! `file`) and the `model`'s process, and that process. They speak by lines (`partner`). The bench
+//! itself changes nothing on the system.
 
 pub(super) mod cgroup;
+mod file;
 pub(super) mod keeper;
 pub(super) mod model;
 pub(super) mod partner;
-pub(super) mod zram;
+pub(super) mod swap;
+mod zram;
 
 use crate::cli::{BenchRestore, PagedModel};
 use crate::commands::Console;
@@ -18,17 +20,19 @@ use crate::paths::CacheDir;
 use partner::{Partner, number};
 use std::path::Path;
 use std::time::Duration;
+use swap::Home;
 
 pub use keeper::run as keep;
 pub use model::run as serve_model;
 
-const HINT: &str = "it needs root, a memory cgroup, zram, mkswap and swapon; bench ttft measures \
-                    other --systems without";
+const HINT: &str = "it needs root, a memory cgroup, mkswap, swapon, and zram or room for a swap \
+                    file in the cache directory; bench ttft measures other --systems without";
 
-/// Whether this system can do it; the reason if not.
-pub fn check() -> Outcome<()> {
-    let found = cgroup::Place::find().and_then(|_| zram::Tools::find());
-    found.map(drop).map_err(about)
+/// Whether this system can page to these; the reason if not.
+pub fn check(homes: &[Home], cache: &CacheDir) -> Outcome<()> {
+    let found = cgroup::Place::find();
+    let found = found.and_then(|_| homes.iter().try_for_each(|home| home.check(cache)));
+    found.map_err(about)
 }
 
 /// A paged model with its context.
@@ -37,7 +41,9 @@ pub struct Paged {
 }
 
 impl Paged {
+    /// Opens it with these swap devices.
     pub fn open(
+        homes: &[Home],
         cache: &CacheDir,
         model: &Path,
         context_tokens: u32,
@@ -53,15 +59,17 @@ impl Paged {
         };
         let arguments = paged.arguments("paging-keeper", cache.root());
         let mut keeper = Partner::start("the keeper of the paged model", &arguments)?;
-        let description = keeper.ask(keeper::OPEN).map_err(about)?;
-        console.note(&description);
+        for home in homes {
+            let request = format!("{} {}", keeper::OPEN, home.name());
+            console.note(&keeper.ask(&request).map_err(about)?);
+        }
         Ok(Paged { keeper })
     }
 
     /// Has the system take memory until that share remains, or as far as it goes; what remained,
-    /// in percent.
-    pub fn evict_to(&mut self, percent: f64) -> Outcome<f64> {
-        number(&self.keeper.ask(&format!("{} {percent}", keeper::EVICT))?)
+    /// in percent. What it swaps out goes to that device until the next answer.
+    pub fn evict_to(&mut self, home: Home, percent: f64) -> Outcome<f64> {
+        number(&self.keeper.ask(&format!("{} {} {percent}", keeper::EVICT, home.name()))?)
     }
 
     /// From a question to its first token.

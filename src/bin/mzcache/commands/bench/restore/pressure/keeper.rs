@@ -9,7 +9,7 @@ use super::super::paging::cgroup::{Cgroup, Place, Takes};
 use super::super::paging::keeper::Killed;
 use super::super::paging::model;
 use super::super::paging::partner::{Partner, number, serve};
-use super::super::paging::zram::{Tools, Zram};
+use super::super::paging::swap::{Home, Swap};
 use super::super::subject::drop_pages;
 use super::hog;
 use super::{Round, Sample};
@@ -58,7 +58,7 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
 /// Fields are dropped in this order.
 struct Keeper {
     model: Killed,
-    swap: Option<Zram>,
+    swap: Option<Swap>,
     background: Cgroup,
     foreground: Cgroup,
     device: Cgroup,
@@ -80,14 +80,15 @@ impl Keeper {
         background.take(if points.is_none() { Takes::All } else { Takes::Files })?;
         let codec = if points.is_none() { None } else { options.codec };
         let options = Options { codec, ..options.clone() };
-        let cache = cache.root().to_path_buf();
-        let mut model = start_model(&cache, &options, &background)?;
+        let mut model = start_model(cache.root(), &options, &background)?;
         model.ask(model::OPEN)?;
         let full = background.used_bytes()?;
-        let swap = match points {
-            None => Some(Zram::new(&Tools::find()?, 2 * full)?),
+        let mut swap = match points {
+            None => Some(Swap::new(Home::Zram, 2 * full, cache)?),
             Some(_) => None,
         };
+        swap.as_mut().map_or(Ok(()), Swap::start)?;
+        let cache = cache.root().to_path_buf();
         let start = Instant::now();
         let keeper = Keeper {
             model,
@@ -178,7 +179,7 @@ impl Keeper {
     }
 
     fn swapped(&self) -> Outcome<u64> {
-        self.swap.as_ref().map_or(Ok(0), Zram::used_bytes)
+        self.swap.as_ref().map_or(Ok(0), Swap::used_bytes)
     }
 
     /// What the model holds now, compressed pages included.

@@ -8,6 +8,7 @@ mod hog;
 mod keeper;
 
 use super::paging::partner::Partner;
+use super::paging::swap::Home;
 use super::paging::{self, about};
 use super::plot::Plot;
 use super::subject::model_path;
@@ -81,7 +82,7 @@ const COLUMNS: [&str; 8] =
 
 pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
     let restore = &options.restore;
-    paging::check()?;
+    paging::check(&[Home::Zram], cache)?;
     let model = model_path(restore, cache, console)?;
     let mut rows = Vec::new();
     for context_tokens in &restore.contexts {

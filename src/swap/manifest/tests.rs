@@ -192,7 +192,7 @@ fn the_head_is_two_pages_and_two_tables_for_the_largest_context() {
         [(3, 100, 40960, 8192), (4, 1000, 1 << 20, 81920), (1, 253, 4096, 4096)]
     {
         let slots = Slots { layers, chunks, slot_bytes };
-        let starts = [1, 2, 3].map(|generation| superblock_at(generation));
+        let starts = [1, 2, 3].map(superblock_at);
         assert_eq!(starts, [4096, 0, 4096]);
         let starts = [1, 2, 3].map(|generation| table_at(&slots, generation));
         assert_eq!(starts, [8192 + table, 8192, 8192 + table]);

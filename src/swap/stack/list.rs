@@ -62,8 +62,8 @@ impl List {
         }
     }
 
-    /// Members, all of which must have the phase and be linked both ways; `None` otherwise. Nothing
-    /// that is linked both ways from a first one without a neighbour before it comes back to itself.
+    /// Members, all of which must have the phase and be linked both ways; `None` otherwise. What is
+    /// linked both ways, from one that has none before it, never comes back to itself.
     pub(super) fn count(&self, segments: &[Segment], phase: Phase) -> Option<usize> {
         let mut count = 0;
         let mut before = None;

@@ -1,5 +1,7 @@
 //! The head over a storage in memory: what it says comes back, whatever is damaged does not.
 
+mod edges;
+
 use super::table::id_at;
 use super::*;
 use crate::arena::{Arena, Sizer};
@@ -236,6 +238,9 @@ fn every_field_of_a_forged_superblock_is_checked() {
         assert_eq!(code(find(forged(at, |byte| byte ^ 0x41), TAG)), (expected, what), "byte {at}");
     }
     assert_eq!(code(find(forged(32, |_| 0), TAG)), (Code::Corrupt, "checkpoint generation"));
+    // The highest bit of the generation.
+    let disk = forged(39, |byte| byte | 0x80);
+    assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint generation"));
     // Another name for steps, and room claimed for them that is not there.
     let disk = forged(28, |_| 9);
     assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint steps"));
@@ -274,8 +279,15 @@ fn every_field_of_a_forged_record_is_checked() {
     let mut absent = [0; RECORD_BYTES];
     table::write(&mut absent, id, None);
     assert_eq!(table::parse(&OWN, &absent, id), Ok(None));
-    absent[4] = 1;
-    assert_eq!(code(table::parse(&OWN, &absent, id)), (Code::Corrupt, "checkpoint record flags"));
+    let flags = (Code::Corrupt, "checkpoint record flags");
+    for at in [4, 12] {
+        let mut absent = absent;
+        absent[at] = 1;
+        assert_eq!(code(table::parse(&OWN, &absent, id)), flags, "byte {at}");
+    }
+    let mut unknown = of(1, 256);
+    unknown[14] |= 8;
+    assert_eq!(code(table::parse(&OWN, &unknown, id)), flags);
 }
 
 #[test]

@@ -211,3 +211,45 @@ const fn tag_of(offset: u32, bytes: u32) -> u32 {
     let tag = (tag ^ tag >> 15 ^ bytes).wrapping_mul(0x85EB_CA77);
     tag ^ tag >> 13
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every relation that `check` knows fails when it is broken.
+    #[test]
+    fn check_finds_each_number_that_cannot_be() {
+        const BYTES: u32 = 4096;
+        let segment = || {
+            let mut segment = Segment { phase: Phase::Open(0), ..Segment::new() };
+            for _ in 0..4 {
+                segment.push(RECORD_ALIGN, BYTES).unwrap();
+            }
+            segment
+        };
+        segment().check(BYTES).unwrap();
+        let full = 4 * RECORD_ALIGN;
+        let damages: [(&str, fn(&mut Segment)); 10] = [
+            ("swap segment use", |s| s.used = BYTES + RECORD_ALIGN),
+            ("swap segment use", |s| s.used += 1),
+            ("swap segment counts", |s| s.held = 3 * RECORD_ALIGN),
+            ("swap segment counts", |s| (s.records, s.live_bytes) = (0, 0)),
+            ("swap segment counts", |s| (s.records, s.live_bytes, s.held) = (0, 0, 0)),
+            ("swap segment hole", |s| s.hole = Hole { start: 2, end: 1 }),
+            ("swap segment hole", |s| s.hole = Hole { start: 0, end: BYTES }),
+            ("swap segment live bytes", |s| s.hole = Hole { start: 0, end: RECORD_ALIGN }),
+            ("swap segment top", |s| {
+                s.used += RECORD_ALIGN;
+                s.hole = Hole { start: s.used - RECORD_ALIGN, end: s.used };
+            }),
+            ("swap segment records", |s| *s = Segment { used: RECORD_ALIGN, ..Segment::new() }),
+        ];
+        assert_eq!(segment().used, full);
+        for (index, (what, damage)) in damages.into_iter().enumerate() {
+            let mut segment = segment();
+            damage(&mut segment);
+            let error = segment.check(BYTES).unwrap_err();
+            assert_eq!((error.code, error.what), (Code::Corrupt, what), "damage {index}");
+        }
+    }
+}

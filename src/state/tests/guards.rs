@@ -291,3 +291,18 @@ fn a_save_that_finds_a_chunk_leased_costs_the_eviction_behind_it_nothing() {
     assert_eq!((report.leased, report.error), (0, None));
     assert_eq!(run.machine.tally().total_bytes(), 0);
 }
+
+#[test]
+fn a_restore_that_fails_when_an_eviction_came_first_costs_that_one_nothing() {
+    let mut run = packed();
+    run.step(restore(run.machine.tokens())).unwrap();
+    let fill = work_up_to(&mut run, |action| matches!(action, Action::Unpack { .. }));
+    run.step(evict(run.policy, u64::MAX)).unwrap();
+    assert_eq!(run.machine.take_restored().unwrap().unwrap_err().code, Code::Cancelled);
+    let failed = Outcome::Failed(Error::new(Code::Io, "test"));
+    run.step(Event::Done(fill, failed)).unwrap();
+    run.settle();
+    let report = run.machine.take_evicted().unwrap();
+    assert_eq!((report.leased, report.error), (0, None));
+    assert_eq!((run.machine.tally().total_bytes(), run.machine.lost()), (0, None));
+}

@@ -229,7 +229,8 @@ mod tests {
         };
         segment().check(BYTES).unwrap();
         let full = 4 * RECORD_ALIGN;
-        let damages: [(&str, fn(&mut Segment)); 10] = [
+        type Damage = fn(&mut Segment);
+        let damages: [(&str, Damage); 10] = [
             ("swap segment use", |s| s.used = BYTES + RECORD_ALIGN),
             ("swap segment use", |s| s.used += 1),
             ("swap segment counts", |s| s.held = 3 * RECORD_ALIGN),

@@ -92,7 +92,7 @@ fn a_head_that_cannot_be_read_is_no_head_that_is_not_there() {
     let disk = leaked();
     let (file, mut manifest) = open(disk);
     seal(&file, &mut manifest, TAG, 1).unwrap();
-    for call in 1..=2 {
+    for call in 1..=3 {
         disk.take_log();
         *disk.failure.lock().unwrap() = Some((call, Error::new(Code::Io, "test")));
         assert_eq!(code(find(disk, TAG)), (Code::Io, "test"));

@@ -252,6 +252,13 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_without_a_way_out_stays() {
+        // The stage counts such chunks as absent, so that nobody asks.
+        let neither = plan(None, None, 0);
+        assert_eq!(pack_or_write(&load(5, 0, 0), &neither.times), Move::Nothing);
+    }
+
+    #[test]
     fn partial_offload_writes_a_layer_and_then_drops_it() {
         let partial = Plan { scheme: Scheme::PartialOffload, ..plan(Some(10), Some(30), 20) };
         let rear = |rear_layer_has_kv| Load { rear_layer_has_kv, ..load(4, 3, 0) };

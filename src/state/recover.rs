@@ -28,6 +28,7 @@ impl Machine {
         mut saved: impl FnMut(ChunkId) -> Option<SavedChunk>,
     ) -> Result<Step> {
         self.require_idle("recover")?;
+        // Without columns there are no tokens.
         if self.table.columns > 0 {
             return Err(Error::new(Code::BadState, "recover: there is a context"));
         }

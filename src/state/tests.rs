@@ -4,6 +4,7 @@
 mod copies;
 mod evicting;
 mod failing;
+mod guards;
 mod promises;
 mod restoring;
 mod rules;

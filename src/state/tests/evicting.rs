@@ -24,6 +24,15 @@ fn the_layers_that_were_used_longest_ago_leave_first() {
 }
 
 #[test]
+fn the_first_layer_can_be_the_one_that_was_used_last() {
+    let mut run = full(Order::Lru, Scheme::Hybrid);
+    run.step(Event::Used(LayerIndex::new(0))).unwrap();
+    run.step(evict(run.policy, 1)).unwrap();
+    assert_eq!(run.machine.by_age, [1, 2, 3, 4, 0].map(LayerIndex::new));
+    run.settle();
+}
+
+#[test]
 fn nothing_more_leaves_once_enough_is_on_its_way() {
     let mut run = full(Order::BackwardOut, Scheme::Hybrid);
     run.policy.paths.ram = false;

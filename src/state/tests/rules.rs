@@ -136,6 +136,10 @@ fn the_check_finds_every_broken_invariant() {
     assert_eq!(chunk(beyond, |c| c.has_buffer = true), unfilled);
     let twin = |c: &mut Chunk| (c.copies, c.ram_tokens) = (c.copies | Copies::RAM, 256);
     assert_eq!(chunk(first, twin), "resident chunk with a packed twin");
+    let unfounded = |c: &mut Chunk| (c.copies, c.phase) = (Copies::FLASH, Phase::Saving);
+    assert_eq!(chunk(first, unfounded), "saving without a source");
+    let durable = |machine: &mut Machine| machine.durable = TokenCount::new(301);
+    assert_eq!(found(&mut fresh(), durable), "durable tokens");
     assert_eq!(chunk(beyond, |c| c.copies = Copies::FLASH), "copy beyond the context");
     // The first column behind the last one in use.
     assert_eq!(chunk(chunk_id(3, 2), |c| c.copies = Copies::RAM), "copy beyond the context");

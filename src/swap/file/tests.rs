@@ -408,3 +408,11 @@ fn shapes_beyond_the_limits_are_refused() {
     let end = manifest::head_bytes(&largest) + (2 * slots - 1) * u64::from(slot_bytes);
     assert_eq!(largest.offset(last, Side::Second).unwrap(), end);
 }
+
+#[test]
+fn it_shows_its_shape_and_its_sums() {
+    let file = swap_file(Disk::leaked());
+    assert_eq!(file.slots(), SLOTS);
+    let shown = std::format!("{file:?}");
+    assert!(shown.contains(&std::format!("{SLOTS:?}")) && shown.contains("FileStats"), "{shown}");
+}

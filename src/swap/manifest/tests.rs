@@ -278,6 +278,9 @@ fn every_field_of_a_forged_superblock_is_checked() {
     let other = Fingerprint { layout: ChunkLayout::ChannelMajor, ..OWN };
     let expected = (Code::Mismatch, "checkpoint chunk layout");
     assert_eq!(code(manifest.find(&file, &other, TAG)), expected);
+    // The highest bit of the generation.
+    let disk = forged(39, |byte| byte | 0x80);
+    assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint generation"));
     // Another name for steps, and room claimed for them that is not there.
     let disk = forged(28, |_| 9);
     assert_eq!(code(find(disk, TAG)), (Code::Corrupt, "checkpoint steps"));
@@ -316,8 +319,15 @@ fn every_field_of_a_forged_record_is_checked() {
     let mut absent = [0; RECORD_BYTES];
     table::write(&mut absent, id, None);
     assert_eq!(table::parse(&OWN, &absent, id), Ok(None));
-    absent[4] = 1;
-    assert_eq!(code(table::parse(&OWN, &absent, id)), (Code::Corrupt, "checkpoint record flags"));
+    let flags = (Code::Corrupt, "checkpoint record flags");
+    for at in [4, 12] {
+        let mut absent = absent;
+        absent[at] = 1;
+        assert_eq!(code(table::parse(&OWN, &absent, id)), flags, "byte {at}");
+    }
+    let mut unknown = of(1, 256);
+    unknown[14] |= 8;
+    assert_eq!(code(table::parse(&OWN, &unknown, id)), flags);
 }
 
 #[test]

@@ -229,6 +229,29 @@ fn a_lowered_segment_without_enough_room_is_passed_over() {
 }
 
 #[test]
+fn of_the_lowered_segments_those_that_were_lowered_last_are_looked_at() {
+    let lowered = u16::try_from(LOWERED_LOOKS).unwrap() + 1;
+    let mut stack = stack(lowered + 1, 1);
+    assert_eq!(stack.layout(), layout(lowered + 1));
+    let mut free = Vec::new();
+    for index in 0..lowered {
+        // The first one will have room for what comes last, the others will not.
+        let bytes = if index == 0 { 2048 } else { 64 };
+        let below = push(&mut stack, 0, SEGMENT_BYTES - bytes).unwrap();
+        assert_eq!(below.segment.get(), index);
+        free.push(push(&mut stack, 0, bytes).unwrap());
+    }
+    push(&mut stack, 0, 64).unwrap();
+    for record in free {
+        assert_eq!(stack.free(record), Ok(None));
+    }
+    stack.check().unwrap();
+    assert_eq!(push(&mut stack, 0, 2048).unwrap().segment.get(), lowered);
+    let error = stack.reserve(0, 2048).unwrap_err();
+    assert_eq!((error.code, error.what), (Code::SwapFull, "swap segments"));
+}
+
+#[test]
 fn of_two_stretches_the_higher_is_remembered() {
     let mut stack = stack(1, 1);
     let records: Vec<_> = (0..6).map(|_| push(&mut stack, 0, 64).unwrap()).collect();

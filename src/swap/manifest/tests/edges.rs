@@ -80,3 +80,37 @@ fn generations_end() {
     renumber(PAGE, LAST + 1);
     assert_eq!(find(disk, TAG), Ok(2), "no checkpoint has such a number");
 }
+
+#[test]
+fn a_step_profile_without_room_in_memory_is_refused() {
+    let (file, mut manifest) = open(leaked());
+    manifest.prepare(&file, &OWN).unwrap();
+    let shape = KvShape { kv_heads: 64, head_dim: 256, ..SHAPE };
+    let own = Fingerprint { shape, ..OWN };
+    let mut memory = vec![0.0; Steps::values(&shape)];
+    let steps = Steps::uniform(&Kernels::portable(), shape, &[1.0; 3], &mut memory).unwrap();
+    let id = steps.id();
+    let sealed = manifest.seal(&file, &own, TAG, TOKENS, Some(steps));
+    assert_eq!(code(sealed), (Code::LimitExceeded, "checkpoint table"));
+    // Nor is there room on flash for the steps of chunks that slots do not hold.
+    let superblock =
+        Superblock { generation: 1, tag: TAG, tokens: TOKENS, steps_id: id, table_crc: 0 };
+    let mut page = [0; SUPERBLOCK_BYTES];
+    superblock.write(&own, CRC, &mut page);
+    let parsed = Superblock::parse(&own, CRC, &page);
+    assert_eq!(code(parsed), (Code::Corrupt, "checkpoint reserved bytes"));
+}
+
+#[test]
+fn a_head_that_cannot_be_read_is_no_head_that_is_not_there() {
+    let disk = leaked();
+    let (file, mut manifest) = open(disk);
+    seal(&file, &mut manifest, TAG, 1).unwrap();
+    for call in 1..=3 {
+        disk.take_log();
+        *disk.failure.lock().unwrap() = Some((call, Error::new(Code::Io, "test")));
+        assert_eq!(code(find(disk, TAG)), (Code::Io, "test"));
+    }
+    *disk.failure.lock().unwrap() = None;
+    assert_eq!(find(disk, TAG), Ok(1));
+}

@@ -29,11 +29,14 @@ fn segment() -> Segment {
 #[test]
 fn check_finds_planted_damage() {
     type Damage = fn(&mut Segment);
-    let damages: [(&str, Damage); 11] = [
+    let damages: [(&str, Damage); 14] = [
         ("swap segment use", |s| s.used = SEGMENT_BYTES + 64),
         ("swap segment use", |s| s.used += 1),
         ("swap segment counts", |s| s.live_bytes = s.held - 63 * s.records - 1),
         ("swap segment counts", |s| s.live_bytes = s.held + 1),
+        ("swap segment counts", |s| s.held -= 64),
+        ("swap segment counts", |s| (s.records, s.live_bytes) = (0, 0)),
+        ("swap segment counts", |s| (s.records, s.live_bytes, s.held) = (0, 0, 0)),
         ("swap segment hole", |s| s.hole.start = s.hole.end + 1),
         ("swap segment hole", |s| s.hole.end = s.used + 64),
         ("swap segment live bytes", |s| s.hole.start = 128 - 64),

@@ -919,8 +919,9 @@ int mz_tag_tokens(struct mz_tag *tag, const uint32_t *tokens, size_t count);
 // file, evicting nothing, and makes all of it durable under that tag. What did not change since
 // the last checkpoint costs nothing. Ends soon after deadline_ns nanoseconds (0: none) and then
 // leaves the last checkpoint in place, unless more is on flash by now. Call it between passes: one
-// that begins meanwhile cancels it, one that is running may be cancelled. MZ_ERR_CORRUPT while a
-// chunk is lost, MZ_ERR_BAD_STATE without a swap file. The report may be NULL.
+// that begins meanwhile cancels it, as a cut of the context does; one that is running may be
+// cancelled. MZ_ERR_CORRUPT while a chunk is lost, MZ_ERR_BAD_STATE without a swap file. The
+// report may be NULL.
 int mz_checkpoint(struct mz_handle *handle,
                   struct mz_tag tag,
                   uint64_t deadline_ns,

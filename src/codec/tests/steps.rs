@@ -189,3 +189,10 @@ fn wrong_arguments_are_refused() {
     let short = (Code::MemoryTooSmall, "steps memory");
     assert_eq!(refused(SHAPE, &SQUARES, VALUES - 1, 1.0), short);
 }
+
+#[test]
+fn a_profile_has_a_number_for_each_channel_of_each_layer() {
+    let shape = KvShape { layers: 5, kv_heads: 3, head_dim: 16 };
+    assert_eq!(Steps::values(&shape), 240);
+    assert_eq!(Steps::serialised_bytes(&shape), STEPS_HEADER_BYTES + 960);
+}

@@ -57,6 +57,7 @@ fn memory_grows_by_what_is_allocated_and_shrinks_by_what_is_released() {
     small_buffers_share_huge_pages();
     small_buffers_never_overlap();
     other_buffers_are_their_own();
+    a_rehearsal_leaves_nothing();
     the_port_and_the_meter_agree_on_the_sum();
 }
 
@@ -240,6 +241,13 @@ struct Kept(Region, u8);
 
 // SAFETY: memory that nobody else refers to.
 unsafe impl Send for Kept {}
+
+fn a_rehearsal_leaves_nothing() {
+    let before = measure();
+    AnonymousMemory.rehearse(5 * MIB).unwrap();
+    assert_grown(before, measure(), 0);
+    assert_eq!(AnonymousMemory.rehearse(1 << 60).unwrap_err().code, Code::OutOfMemory);
+}
 
 fn other_buffers_are_their_own() {
     let memory = ChunkMemory::new();

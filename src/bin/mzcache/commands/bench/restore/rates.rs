@@ -281,3 +281,16 @@ pub fn copy_bytes_per_s(threads: usize) -> f64 {
     std::hint::black_box(&to);
     2.0 * COPY_BYTES as f64 / best
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_loops_end_with_the_work_and_with_its_failure() {
+        let (turns, answer) = beside_busy_cores(2, || Ok(7)).unwrap();
+        assert!(turns.is_finite() && answer == 7);
+        let failure = beside_busy_cores::<()>(1, || Err(Failure::new("test"))).unwrap_err();
+        assert_eq!(failure.message, "test");
+    }
+}

@@ -3,7 +3,8 @@
 //! A codec that saves more leaves less for flash to bring back, and takes longer to unpack. Which
 //! of the two weighs more depends on the device and on how much is to be freed: below some size of
 //! eviction one codec is ahead, above it another. The prediction is that of the hybrid swap when
-//! both paths end together (paper 4.3), in bytes instead of whole units.
+//! both paths end together (paper 4.3), in bytes instead of whole units; beyond, packed chunks are
+//! spilled, and what a codec saves need not be read.
 
 use super::profile::Profile;
 use super::times::{Setup, Times};
@@ -42,23 +43,32 @@ pub struct Choice {
 /// How long restoring takes when `amounts` was evicted with `setup`'s codec; `None` when that much
 /// cannot be freed.
 pub fn restore_time(times: &Times, setup: &Setup, amounts: &Amounts) -> Option<Nanos> {
-    let freed = |nanos: u64| freed_in(times, setup, amounts, nanos);
-    let evict = u128::from(amounts.evict.get());
+    let paths = Paths { times, setup, amounts };
     // All of it, at either rate.
     let all = ByteCount::new(amounts.weights.get().saturating_add(amounts.kv.get()));
-    let longest = times.read_weights(all).get().saturating_add(unpack_time(times, setup, amounts));
-    if freed(longest) < evict {
+    let longest = times.read_weights(all).get().saturating_add(paths.unpack_time());
+    let balance = match times.read_chunk {
+        Some(_) => least(longest, |nanos| paths.leave_nothing(nanos))?,
+        None => longest,
+    };
+    let evict = u128::from(amounts.evict.get());
+    least(longest, |nanos| paths.freed_in(nanos, balance) >= evict).map(Nanos::new)
+}
+
+/// The least number up to `longest` of which something holds that holds of all larger ones.
+fn least(longest: u64, holds: impl Fn(u64) -> bool) -> Option<u64> {
+    if !holds(longest) {
         return None;
     }
     let (mut low, mut high) = (0, longest);
     while low < high {
         let middle = low + (high - low) / 2;
-        match freed(middle) < evict {
-            true => low = middle + 1,
-            false => high = middle,
+        match holds(middle) {
+            true => high = middle,
+            false => low = middle + 1,
         }
     }
-    Some(Nanos::new(low))
+    Some(low)
 }
 
 /// The candidate with the shortest restoration; of several within a twentieth of it the first.
@@ -88,28 +98,67 @@ pub fn choose(
     Ok(best)
 }
 
-/// Nanoseconds that unpacking all KV takes; 0 where nothing is packed.
-fn unpack_time(times: &Times, setup: &Setup, amounts: &Amounts) -> u64 {
-    let chunks = amounts.kv.get().div_ceil(setup.chunk_bytes.get().max(1));
-    times.unpack_chunk.map_or(0, |unpack| unpack.get().saturating_mul(chunks))
+/// Both ways back, and what they may have to bring.
+struct Paths<'a> {
+    times: &'a Times,
+    setup: &'a Setup,
+    amounts: &'a Amounts,
 }
 
-/// Most bytes that can be evicted so that both paths bring them back in `nanos`.
-fn freed_in(times: &Times, setup: &Setup, amounts: &Amounts, nanos: u64) -> u128 {
-    let (weights, kv) = (u128::from(amounts.weights.get()), u128::from(amounts.kv.get()));
-    let chunk = u128::from(setup.chunk_bytes.get()).max(1);
-    let saved = chunk.saturating_sub(setup.packed_bytes.get().into());
-    let read = u128::from(nanos) * u128::from(times.read_bytes_per_s) / 1_000_000_000;
-    let unpacked = match times.unpack_chunk {
-        Some(unpack) => (u128::from(nanos) * chunk / u128::from(unpack.get().max(1))).min(kv),
-        None => 0,
-    };
-    if times.read_chunk.is_none() {
-        return unpacked * saved / chunk + read.min(weights);
+impl Paths<'_> {
+    /// Bytes of weights, and of KV.
+    fn amounts(&self) -> (u128, u128) {
+        (self.amounts.weights.get().into(), self.amounts.kv.get().into())
     }
-    // What flash brings back in time need not be packed.
-    let packed = unpacked.min((weights + kv).saturating_sub(read));
-    packed * saved / chunk + read.min(weights + kv)
+
+    fn chunk(&self) -> u128 {
+        u128::from(self.setup.chunk_bytes.get()).max(1)
+    }
+
+    /// Nanoseconds that unpacking all KV takes; 0 where nothing is packed.
+    fn unpack_time(&self) -> u64 {
+        let chunks = self.amounts.kv.get().div_ceil(self.setup.chunk_bytes.get().max(1));
+        self.times.unpack_chunk.map_or(0, |unpack| unpack.get().saturating_mul(chunks))
+    }
+
+    fn read_in(&self, nanos: u64) -> u128 {
+        u128::from(nanos) * u128::from(self.times.read_bytes_per_s) / 1_000_000_000
+    }
+
+    /// As they are in shared buffers.
+    fn unpacked_in(&self, nanos: u64) -> u128 {
+        let Some(unpack) = self.times.unpack_chunk else {
+            return 0;
+        };
+        (u128::from(nanos) * self.chunk() / u128::from(unpack.get().max(1)))
+            .min(self.amounts.kv.get().into())
+    }
+
+    /// Whether as much as both paths bring back in that time is all there is.
+    fn leave_nothing(&self, nanos: u64) -> bool {
+        let (weights, kv) = self.amounts();
+        self.unpacked_in(nanos) + self.read_in(nanos) >= weights + kv
+    }
+
+    /// What packing some chunks frees.
+    fn saved_of(&self, packed: u128) -> u128 {
+        let saved = self.setup.chunk_bytes.get().saturating_sub(self.setup.packed_bytes.get());
+        packed * u128::from(saved) / self.chunk()
+    }
+
+    /// Most bytes that can be evicted so that both paths bring them back in `nanos`. Once nothing
+    /// is left to evict, in `balance`, packed chunks go to flash as they are.
+    fn freed_in(&self, nanos: u64, balance: u64) -> u128 {
+        let (weights, kv) = self.amounts();
+        let packed = self.unpacked_in(nanos.min(balance));
+        let saved = self.saved_of(packed);
+        if self.times.read_chunk.is_none() {
+            return saved + self.read_in(nanos).min(weights);
+        }
+        let read = self.read_in(nanos.min(balance)).min(weights + kv - packed);
+        let spilled = self.read_in(nanos).saturating_sub(self.read_in(balance));
+        saved + read + spilled.min(packed - saved)
+    }
 }
 
 #[cfg(test)]
@@ -166,7 +215,20 @@ mod tests {
         assert_eq!(time(&ram, &amounts(10_000, 50_000, 50_000)), Some(5_000));
         assert_eq!(time(&ram, &amounts(25_001, 0, 50_000)), None);
         assert_eq!(time(&SETUP, &amounts(100_001, 50_000, 50_000)), None);
-        assert_eq!(time(&SETUP, &amounts(100_000, 50_000, 50_000)), Some(100_000));
+        assert_eq!(time(&flash, &amounts(100_000, 50_000, 50_000)), Some(100_000));
+    }
+
+    #[test]
+    fn what_is_packed_goes_to_flash_as_it_is() {
+        // In 50,000 ns the weights are read and all KV is unpacked, which freed half of itself.
+        assert_eq!(time(&SETUP, &amounts(75_000, 50_000, 50_000)), Some(50_000));
+        assert_eq!(time(&SETUP, &amounts(75_001, 50_000, 50_000)), Some(50_001));
+        assert_eq!(time(&SETUP, &amounts(100_000, 50_000, 50_000)), Some(75_000));
+        // In 20,000 ns a third of the KV was read raw, and stays so.
+        assert_eq!(time(&SETUP, &amounts(40_000, 0, 60_000)), Some(20_000));
+        assert_eq!(time(&SETUP, &amounts(60_000, 0, 60_000)), Some(40_000));
+        let ram = Setup { flash_is_open: false, ..SETUP };
+        assert_eq!(time(&ram, &amounts(75_001, 50_000, 50_000)), None);
     }
 
     #[test]
@@ -222,6 +284,9 @@ mod tests {
         // Within a twentieth, the better one.
         assert_eq!(choice(10).unwrap().codec, CodecId::Q8);
         assert_eq!(choice(70_000).unwrap().codec, CodecId::Kv4);
+        // All of it: a quarter of the KV is read instead of half.
+        let all = Choice { codec: CodecId::Kv4, restore: Nanos::new(62_500) };
+        assert_eq!(choice(100_000), Some(all));
         assert_eq!(choice(100_001), None);
         let mut old = profile;
         old.codecs[CodecId::Kv4 as usize] = None;

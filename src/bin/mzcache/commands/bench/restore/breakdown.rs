@@ -117,17 +117,19 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
 }
 
 fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcome<[Row; 2]> {
+    subject.watch_storage()?;
     let (mut ours, mut offload) = (Taken::default(), Taken::default());
     for _ in 0..rounds {
         subject.evict_to(level, subject.policy())?;
-        ours.bound_ms = subject.bound().ms;
-        offload.bound_ms = ours.bound_ms;
-        subject.recorder.clear();
+        let work = subject.work(true);
         let runtime = subject.engine.session.runtime();
         runtime.set_overlap(Overlap::empty());
         let restored = runtime.restore();
         runtime.set_overlap(Overlap::all());
         restored?;
+        subject.watch_storage_again()?;
+        ours.bound_ms = subject.bound_of(&work).ms;
+        offload.bound_ms = ours.bound_ms;
         let record = subject.recorder.read();
         ours.add(&record, subject.ask()?);
         let (_, prefill) = subject.partial_offload(level)?;

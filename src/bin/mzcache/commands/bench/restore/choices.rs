@@ -118,13 +118,16 @@ fn measure(
     level: Percent,
     choices: &dyn Fn(u16) -> Vec<Choice>,
 ) -> Outcome<Vec<Row>> {
+    subject.watch_storage()?;
     let named = choices(0);
     let mut taken = vec![(Vec::new(), 0.0); named.len()];
     for round in 0..rounds {
         for (choice, (taken, bound_ms)) in choices(round).into_iter().zip(&mut taken) {
             subject.evict_to(level, choice.policy)?;
-            *bound_ms = subject.bound().ms;
+            let work = subject.work(true);
             taken.push(ask(subject, choice.overlap)?);
+            subject.watch_storage_again()?;
+            *bound_ms = subject.bound_of(&work).ms;
         }
     }
     let rows = named.into_iter().zip(taken).map(|(choice, (taken, bound_ms))| {

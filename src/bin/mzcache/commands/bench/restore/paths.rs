@@ -107,15 +107,18 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
     .report(options, console)
 }
 
-fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
+fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
+    subject.watch_storage()?;
     let mut taken = Taken::default();
     let (mut bound_ms, mut is_balanced) = (0.0, false);
     for _ in 0..rounds {
         let report = subject.evict_to(level, subject.policy())?;
         let is_packed = subject.engine.session.runtime().stats().tally.on_ram > 0;
         is_balanced = is_packed && report.booked.stage <= Stage::KvAndW;
-        bound_ms = subject.restore_bound().ms;
+        let work = subject.work(false);
         in_parallel(subject, &mut taken)?;
+        subject.watch_storage_again()?;
+        bound_ms = subject.bound_of(&work).ms;
         subject.evict_to(level, subject.policy())?;
         one_by_one(subject, &mut taken)?;
     }
@@ -138,7 +141,6 @@ fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Ro
 }
 
 fn in_parallel(subject: &Subject, taken: &mut Taken) -> Outcome<()> {
-    subject.recorder.clear();
     taken.parallel.push(subject.restore()?);
     let record = subject.recorder.read();
     let start = record.span(|_| true).map_or(Nanos::new(0), |(start, _)| start);

@@ -3,7 +3,8 @@
 
 use super::bound::{Bound, Work};
 use super::rates::{MeasureRates, Rates};
-use super::recorder::{Recorder, is_allocation};
+use super::reading::Reading;
+use super::recorder::{Recorder, is_allocation, is_reading};
 use super::settle::settle;
 use super::trial;
 use crate::amount::{Amount, Percent};
@@ -17,8 +18,8 @@ use crate::paths::CacheDir;
 use crate::synthetic;
 use mzcache::policy::Scheme;
 use mzcache::runtime::{Overlap, Report};
-use mzcache::state::EvictPolicy;
-use mzcache::units::{ByteCount, TokenCount, Unit};
+use mzcache::state::{Action, EvictPolicy, part_bytes};
+use mzcache::units::{ByteCount, LayerIndex, TokenCount, Unit};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ pub struct Subject {
     pub engine: Engine,
     pub recorder: &'static Recorder,
     pub rates: Rates,
+    reading: Reading,
     path: PathBuf,
     question: Vec<u32>,
     context: TokenCount,
@@ -68,12 +70,14 @@ impl Subject {
         let engine = Engine::open(&path, &engine_options, expected, cache, console)?;
         console.note("measuring rates of this machine");
         let accelerator = &options.engine.accelerator;
-        let rates = MeasureRates { path: &path, engine: &engine, accelerator, cache }.all()?;
+        let measure = MeasureRates { path: &path, engine: &engine, accelerator, cache };
+        let (rates, reading) = measure.all()?;
         let subject = Subject {
             question: question(&engine, options.queries),
             engine,
             recorder,
             rates,
+            reading,
             path,
             context: TokenCount::new(0),
             total: 0,
@@ -137,7 +141,6 @@ impl Subject {
     fn calibrate(&mut self) -> Outcome<()> {
         let runtime = self.engine.session.runtime();
         self.evict_bytes(self.total, EvictPolicy::default())?;
-        self.recorder.clear();
         runtime.set_overlap(Overlap::empty());
         runtime.begin_pass(self.context)?;
         runtime.set_overlap(Overlap::all());
@@ -148,6 +151,45 @@ impl Subject {
         let found = rate(bytes, Duration::from_nanos(took.get()));
         self.rates.allocate = self.rates.allocate.max(found);
         Ok(())
+    }
+
+    /// Measures storage anew, for the bound of what is measured next.
+    pub fn watch_storage(&mut self) -> Outcome<()> {
+        self.rates.read = self.reading.rate()?;
+        self.rates.read_core_seconds_per_byte =
+            self.reading.core_seconds_per_byte(self.rates.cores)?;
+        Ok(())
+    }
+
+    /// Once more beside the restore that was just heard, which may itself have read faster: no bound
+    /// is above what was seen.
+    #[expect(clippy::cast_precision_loss, reason = "sizes for a rate")]
+    pub fn watch_storage_again(&mut self) -> Outcome<()> {
+        let record = self.recorder.read();
+        let reads = record.acts.iter().filter(|act| is_reading(&act.action));
+        let bytes: u64 = reads.map(|act| self.stored_bytes(&act.action)).sum();
+        if let Some((start, end)) = record.span(is_reading) {
+            let seconds = Duration::from_nanos(end.since(start).get()).as_secs_f64();
+            self.rates.read = self.rates.read.max(bytes as f64 / seconds.max(1e-9));
+        }
+        self.rates.read = self.rates.read.max(self.reading.rate()?);
+        Ok(())
+    }
+
+    /// Bytes that an action of a restore reads from storage.
+    fn stored_bytes(&self, action: &Action) -> u64 {
+        match *action {
+            Action::ReadWeights { layer, part } => self.part_bytes(layer, part),
+            Action::ReadChunk { record, .. } => record.bytes.into(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a part of a layer's weights.
+    pub fn part_bytes(&self, layer: LayerIndex, part: u32) -> u64 {
+        let unit = self.unit_bytes(Unit::Weights(layer));
+        let whole = part_bytes(unit);
+        whole.min(unit.saturating_sub(u64::from(part) * whole))
     }
 
     /// Bytes of a unit's buffer.
@@ -182,6 +224,8 @@ impl Subject {
         }
         self.chill()?;
         settle(report.booked.freed.get());
+        // What is heard next is the restore.
+        self.recorder.clear();
         Ok(report)
     }
 
@@ -209,19 +253,13 @@ impl Subject {
     pub fn partial_offload(&mut self, level: Percent) -> Outcome<(Duration, Duration)> {
         let policy = EvictPolicy { scheme: Scheme::PartialOffload, ..EvictPolicy::default() };
         self.evict_to(level, policy)?;
-        self.recorder.clear();
         let restoring = baseline::restore_by_layers(&self.engine)?;
         Ok((restoring, self.ask()?))
     }
 
-    /// The least time in which what is evicted now could be back and answered from.
-    pub fn bound(&self) -> Bound {
-        Bound::new(&self.rates, &self.work(true))
-    }
-
-    /// The same without an answer.
-    pub fn restore_bound(&self) -> Bound {
-        Bound::new(&self.rates, &self.work(false))
+    /// The least time that some work could take.
+    pub fn bound_of(&self, work: &Work) -> Bound {
+        Bound::new(&self.rates, work)
     }
 
     /// The least time in which what was just evicted could go.
@@ -242,7 +280,8 @@ impl Subject {
         super::super::context::fill(&self.engine.session, self.context.get())
     }
 
-    fn work(&self, with_answer: bool) -> Work {
+    /// What bringing everything back that is evicted now, and answering, asks for.
+    pub fn work(&self, with_answer: bool) -> Work {
         let tally = self.engine.session.runtime().stats().tally;
         let chunk = self.engine.session.model().shape.kv().chunk_bytes() as u64;
         let raw = |chunks: u32| u64::from(chunks) * chunk;

@@ -26,7 +26,6 @@ pub fn write_restore(subject: &mut Subject, level: Percent, path: &Path) -> Outc
     subject.evict_to(level, subject.policy())?;
     let watch: &'static Stopwatch = Box::leak(Box::new(Stopwatch::new()));
     subject.engine.session.watch(Some(watch));
-    subject.recorder.clear();
     let start = now();
     watch.begin();
     let answered = subject.ask();

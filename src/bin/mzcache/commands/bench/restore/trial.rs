@@ -13,7 +13,7 @@ use crate::commands::run::fits;
 use crate::engine::Engine;
 use crate::failure::Outcome;
 use mzcache::policy::Profile;
-use mzcache::state::{Action, part_bytes};
+use mzcache::state::Action;
 use mzcache::units::Nanos;
 use std::time::Duration;
 
@@ -43,7 +43,6 @@ pub fn profile(subject: &Subject, tokens: u32) -> Outcome<Profile> {
         for _ in 0..ROUNDS {
             let bytes = engine.resident_bytes().saturating_sub(level.of(total));
             subject.evict_bytes(bytes, subject.policy())?;
-            subject.recorder.clear();
             subject.restore()?;
             let bytes = |action: &Action| filled_bytes(subject, action);
             reached.extend(Reached::of(&subject.recorder.read(), bytes));
@@ -96,13 +95,9 @@ impl Reached {
 
 /// Bytes of a buffer that an action of a restore fills.
 fn filled_bytes(subject: &Subject, action: &Action) -> u64 {
-    let unit = subject.unit_bytes(action.unit());
     match *action {
-        Action::ReadWeights { part, .. } => {
-            let whole = part_bytes(unit);
-            whole.min(unit.saturating_sub(u64::from(part) * whole))
-        }
-        _ => unit,
+        Action::ReadWeights { layer, part } => subject.part_bytes(layer, part),
+        _ => subject.unit_bytes(action.unit()),
     }
 }
 

@@ -145,6 +145,7 @@ impl Compared<'_> {
         context_tokens: u32,
         level: Percent,
     ) -> Outcome<Vec<Row>> {
+        self.subject.watch_storage()?;
         let mut all = vec![Measured::default(); options.systems.len()];
         for _ in 0..options.restore.rounds {
             for (system, measured) in options.systems.iter().zip(&mut all) {
@@ -180,7 +181,9 @@ impl Compared<'_> {
         let taken = match system {
             System::Mzcache => {
                 subject.evict_to(level, subject.policy())?;
-                subject.ask()?
+                let taken = subject.ask()?;
+                subject.watch_storage_again()?;
+                taken
             }
             System::PartialOffload => {
                 let (restoring, answering) = subject.partial_offload(level)?;
@@ -203,7 +206,7 @@ impl Compared<'_> {
     fn bound(&self, level: Percent) -> Outcome<Bound> {
         let subject = &*self.subject;
         subject.evict_to(level, subject.policy())?;
-        let bound = subject.bound();
+        let bound = subject.bound_of(&subject.work(true));
         subject.restore()?;
         Ok(bound)
     }

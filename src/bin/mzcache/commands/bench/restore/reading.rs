@@ -1,0 +1,165 @@
+//! How storage is read fastest here, and what that costs the cores.
+//!
+//! Storage that is shared gives twice as much in one second as in another, so it is measured again
+//! beside whatever is compared with it.
+
+use super::subject::rate;
+use crate::failure::{Failure, Outcome};
+use crate::measure::{Aligned, REQUEST_BYTES};
+use mzcache::limits::{IO_ALIGN, PART_BYTES_MIN};
+use mzcache::port::Storage;
+use mzcache::port::linux::File;
+use mzcache::sync::{Flag, Word};
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 2;
+/// For the pace of busy loops that nobody disturbs.
+const ALONE: Duration = Duration::from_millis(200);
+
+/// A file from its start, in requests of one size, so many at a time.
+pub struct Reading {
+    file: File,
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct How {
+    total: u64,
+    request: u64,
+    threads: u64,
+}
+
+impl Reading {
+    /// The fastest of two files, of each so many bytes: they may lie on storage in different ways,
+    /// and what one of them gives, it can give.
+    pub fn fastest(files: [(File, u64); 2]) -> Outcome<Reading> {
+        let of = |(file, bytes)| -> Outcome<(f64, Reading)> {
+            let (rate, how) = best(&file, bytes)?;
+            Ok((rate, Reading { file, how }))
+        };
+        let [first, second] = files.map(of);
+        let (first, second) = (first?, second?);
+        Ok(if second.0 > first.0 { second.1 } else { first.1 })
+    }
+
+    /// Bytes a second now.
+    pub fn rate(&self) -> Outcome<f64> {
+        self.how.rate(&self.file)
+    }
+
+    /// What it costs the cores, in seconds a byte: the system's own work in it and, on the guest of
+    /// a hypervisor, that of its host, which takes the same cores. The least of a few.
+    #[expect(clippy::cast_precision_loss, reason = "counts for a ratio")]
+    pub fn core_seconds_per_byte(&self, cores: usize) -> Outcome<f64> {
+        let (alone, ()) = beside_busy_cores(cores, || {
+            std::thread::sleep(ALONE);
+            Ok(())
+        })?;
+        let mut least = f64::INFINITY;
+        for _ in 0..2 * ROUNDS {
+            let start = Instant::now();
+            let (beside, ()) = beside_busy_cores(cores, || self.how.read(&self.file))?;
+            let lost = 1.0 - (beside / alone).min(1.0);
+            least = least.min(lost * start.elapsed().as_secs_f64() * cores as f64);
+        }
+        Ok(least / self.how.total as f64)
+    }
+}
+
+/// In requests of two sizes, by one, two and four at a time: the best, and its bytes a second.
+fn best(file: &File, bytes: u64) -> Outcome<(f64, How)> {
+    let mut best = (0.0, How::default());
+    for largest in [PART_BYTES_MIN, REQUEST_BYTES as u64] {
+        // Of a small model, smaller requests, so that there are some to share.
+        let smallest = IO_ALIGN as u64;
+        let request = (bytes / 8 / smallest * smallest).clamp(smallest, largest);
+        let total = bytes / request * request;
+        if total == 0 {
+            return Err(Failure::new("the model file is too small to measure reads with"));
+        }
+        for threads in [1, 2, 4] {
+            let how = How { total, request, threads };
+            for _ in 0..ROUNDS {
+                let rate = how.rate(file)?;
+                if rate > best.0 {
+                    best = (rate, how);
+                }
+            }
+        }
+    }
+    Ok(best)
+}
+
+impl How {
+    fn rate(&self, file: &File) -> Outcome<f64> {
+        let start = Instant::now();
+        self.read(file)?;
+        Ok(rate(self.total, start.elapsed()))
+    }
+
+    /// Threads take requests in turns.
+    fn read(&self, file: &File) -> Outcome<()> {
+        let How { total, request, threads } = *self;
+        let read = |thread: u64| -> mzcache::Result<()> {
+            let mut buffer = Aligned::<u8>::new(usize::try_from(request).unwrap_or(REQUEST_BYTES));
+            let mut offset = thread * request;
+            while offset < total {
+                file.read_at(offset, buffer.slice())?;
+                offset += threads * request;
+            }
+            Ok(())
+        };
+        let next = Word::new(0);
+        on_threads(threads, &|| read(next.increment().into()))
+    }
+}
+
+/// Does something while a loop keeps each core busy; turns of all loops a second.
+#[expect(clippy::cast_precision_loss, reason = "counts for a ratio")]
+fn beside_busy_cores<T>(cores: usize, work: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
+    let stop = Flag::new();
+    std::thread::scope(|scope| {
+        let busy = || {
+            let mut turns = 0u64;
+            while !stop.is_raised() {
+                for turn in 0..100 {
+                    std::hint::black_box(turn);
+                }
+                turns += 1;
+            }
+            turns
+        };
+        let loops = (0..cores).map(|_| scope.spawn(busy)).collect::<Vec<_>>();
+        let start = Instant::now();
+        let done = work();
+        stop.raise();
+        let turns: u64 = loops.into_iter().map(|one| one.join().unwrap_or_default()).sum();
+        Ok((turns as f64 / start.elapsed().as_secs_f64(), done?))
+    })
+}
+
+/// Does something on so many threads.
+pub fn on_threads(threads: u64, work: &(dyn Fn() -> mzcache::Result<()> + Sync)) -> Outcome<()> {
+    std::thread::scope(|scope| {
+        for thread in (0..threads).map(|_| scope.spawn(work)).collect::<Vec<_>>() {
+            match thread.join() {
+                Ok(result) => result?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_loops_end_with_the_work_and_with_its_failure() {
+        let (turns, answer) = beside_busy_cores(2, || Ok(7)).unwrap();
+        assert!(turns.is_finite() && answer == 7);
+        let failure = beside_busy_cores::<()>(1, || Err(Failure::new("test"))).unwrap_err();
+        assert_eq!(failure.message, "test");
+    }
+}

@@ -213,12 +213,13 @@ that is asked of it divided by its rate as measured in the same run; the largest
 Evictions are planned by what trial restores of the same run reach, unless --profile is given.";
 
 impl BenchRestore {
-    /// The levels asked for, or else these.
-    pub fn levels_or(&self, default: &[Percent]) -> Vec<Percent> {
-        match self.levels.is_empty() {
-            true => default.to_vec(),
-            false => self.levels.clone(),
+    /// With these levels, unless some were asked for.
+    pub fn with_levels(&self, default: &[Percent]) -> BenchRestore {
+        let mut options = self.clone();
+        if options.levels.is_empty() {
+            options.levels = default.to_vec();
         }
+        options
     }
 }
 

@@ -94,7 +94,7 @@ impl Taken {
 }
 
 pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let rows = sweep(subject, options, &[Percent::HALF], console, |subject, at, level| {
+    let rows = sweep(subject, options, console, |subject, at, level| {
         measure(subject, options.rounds, at, level)
     })?;
     let bars = rows.iter().flat_map(|row| {

@@ -95,7 +95,7 @@ fn run(
     title: &'static str,
     choices: &dyn Fn(u16) -> Vec<Choice>,
 ) -> Outcome<()> {
-    let rows = sweep(subject, options, &[Percent::HALF], console, |subject, at, level| {
+    let rows = sweep(subject, options, console, |subject, at, level| {
         measure(subject, options.rounds, at, level, choices)
     })?;
     let bars = rows.iter().map(|row| (row.name.text().to_owned(), row.ttft_ms)).collect();

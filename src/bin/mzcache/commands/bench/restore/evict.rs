@@ -58,7 +58,7 @@ const COLUMNS: [&str; 10] = [
 ];
 
 pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let rows = sweep(subject, options, &Percent::LEVELS, console, |subject, at, level| {
+    let rows = sweep(subject, options, console, |subject, at, level| {
         measure(subject, options.rounds, at, level).map(Some)
     })?;
     let line = rows.iter().map(|row| (row.at.remaining_pct, row.ms)).collect();

@@ -27,6 +27,7 @@ mod trace;
 mod trial;
 mod ttft;
 
+use crate::amount::Percent;
 use crate::cli::{BenchPressure, BenchRestore, BenchTtft, Common, PagedModel};
 use crate::commands::Console;
 use crate::failure::Outcome;
@@ -44,6 +45,16 @@ pub enum Kind {
     Order,
     Paths,
     Evict,
+}
+
+impl Kind {
+    /// The levels of the paper's figure.
+    const fn levels(self) -> &'static [Percent] {
+        match self {
+            Kind::Breakdown | Kind::Overlap | Kind::Order => &[Percent::HALF],
+            Kind::Paths | Kind::Evict => &Percent::LEVELS,
+        }
+    }
 }
 
 /// Time to first token by level and system.
@@ -96,6 +107,7 @@ pub fn run(
     console: &mut Console<'_>,
 ) -> Outcome<()> {
     let cache = CacheDir::find(common.cache_dir.clone())?;
+    let options = &options.with_levels(kind.levels());
     let mut subject = Subject::open(&cache, options, console)?;
     match kind {
         Kind::Breakdown => breakdown::run(&mut subject, options, console),

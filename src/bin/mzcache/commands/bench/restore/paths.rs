@@ -84,7 +84,7 @@ struct Taken {
 }
 
 pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let rows = sweep(subject, options, &Percent::LEVELS, console, |subject, at, level| {
+    let rows = sweep(subject, options, console, |subject, at, level| {
         measure(subject, options.rounds, at, level).map(Some)
     })?;
     let series = |name: &'static str, value: fn(&Row) -> f64| {

@@ -66,7 +66,7 @@ impl Reading {
     }
 }
 
-/// In requests of two sizes, by one, two and four at a time: the best, and its bytes a second.
+/// In requests of two sizes, by up to eight at a time: the best, and its bytes a second.
 fn best(file: &File, bytes: u64) -> Outcome<(f64, How)> {
     let mut best = (0.0, How::default());
     for largest in [PART_BYTES_MIN, REQUEST_BYTES as u64] {
@@ -77,7 +77,7 @@ fn best(file: &File, bytes: u64) -> Outcome<(f64, How)> {
         if total == 0 {
             return Err(Failure::new("the model file is too small to measure reads with"));
         }
-        for threads in [1, 2, 4] {
+        for threads in [1, 2, 4, 8] {
             let how = How { total, request, threads };
             for _ in 0..ROUNDS {
                 let rate = how.rate(file)?;

@@ -29,18 +29,17 @@ impl At {
     }
 }
 
-/// The rows of each context that the options name, at the levels that they name or at these.
+/// The rows of each context and level that the options name.
 pub fn sweep<Row, Rows: IntoIterator<Item = Row>>(
     subject: &mut Subject,
     options: &Options,
-    levels: &[Percent],
     console: &mut Console<'_>,
     mut measure: impl FnMut(&mut Subject, At, Percent) -> Outcome<Rows>,
 ) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     for context_tokens in options.contexts.iter().copied() {
         subject.fill(context_tokens, console)?;
-        for level in options.levels_or(levels) {
+        for level in options.levels.iter().copied() {
             let (model, remaining_pct) = (subject.name(), level.get());
             rows.extend(measure(subject, At { model, context_tokens, remaining_pct }, level)?);
         }

@@ -66,7 +66,7 @@ const COLUMNS: [&str; 8] =
     ["context", "remaining", "system", "first token", "spread", "bound", "of bound", "bound by"];
 
 pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Outcome<()> {
-    let mut restore = options.restore.clone();
+    let mut restore = options.restore.with_levels(&Percent::LEVELS);
     // Commands that know when they ran cost a little, so only for who looks at that.
     restore.engine.accelerator.is_measured = options.trace.is_some();
     let restore = &restore;
@@ -83,13 +83,12 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
             false => Some(Paged::open(&homes, cache, subject.path(), *context, restore, console)?),
         };
         let mut compared = Compared { subject: &mut subject, paged };
-        for level in restore.levels_or(&Percent::LEVELS) {
+        for level in restore.levels.iter().copied() {
             rows.extend(compared.measure(options, *context, level)?);
         }
     }
     if let Some(path) = &options.trace {
-        let levels = restore.levels_or(&Percent::LEVELS);
-        let level = levels.last().copied().unwrap_or(Percent::HALF);
+        let level = restore.levels.last().copied().unwrap_or(Percent::HALF);
         trace::write_restore(&mut subject, level, path)?;
     }
     Findings {

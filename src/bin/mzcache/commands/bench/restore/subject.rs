@@ -161,8 +161,8 @@ impl Subject {
         Ok(())
     }
 
-    /// Once more beside the restore that was just heard, which may itself have read faster: no bound
-    /// is above what was seen.
+    /// Once more beside the restore that was just heard, which may itself have read faster: no
+    /// bound is above what was seen.
     #[expect(clippy::cast_precision_loss, reason = "sizes for a rate")]
     pub fn watch_storage_again(&mut self) -> Outcome<()> {
         let record = self.recorder.read();
@@ -211,8 +211,13 @@ impl Subject {
         self.engine.evict_policy
     }
 
-    /// Evicts until that share is left, a little more rather than less.
+    /// Evicts until that share is left, a little more rather than less, of a context of which
+    /// nothing was on flash yet: what lies there from before, packed or not, would be dropped and
+    /// not written again, and another policy's restore would read it.
     pub fn evict_to(&self, level: Percent, policy: EvictPolicy) -> Outcome<Report> {
+        let runtime = self.engine.session.runtime();
+        runtime.truncate(TokenCount::new(0))?;
+        super::super::context::fill(&self.engine.session, self.context.get())?;
         let bytes = self.engine.resident_bytes().saturating_sub(level.of(self.total));
         self.evict_bytes(bytes, policy)
     }
@@ -271,13 +276,6 @@ impl Subject {
         let written = tally.on_flash_bytes as f64;
         let cores = packed / self.rates.pack / self.rates.cores as f64;
         1e3 * cores.max(written / self.rates.write)
-    }
-
-    /// Draws the context anew, so that nothing of it is on flash.
-    pub fn renew(&self) -> Outcome<()> {
-        let runtime = self.engine.session.runtime();
-        runtime.truncate(TokenCount::new(0))?;
-        super::super::context::fill(&self.engine.session, self.context.get())
     }
 
     /// What bringing everything back that is evicted now, and answering, asks for.

@@ -5,7 +5,7 @@ use super::open::{Core, Shared};
 use crate::error::{Code, Error, Result};
 use crate::port::buffers::{DeviceExclusive, DeviceLease, Exclusive, Lease};
 use crate::port::lock::Guard;
-use crate::state::{Event, Stop, Tally};
+use crate::state::{Event, Tally};
 use crate::swap::file::FileStats;
 use crate::swap::stack::StackStats;
 use crate::units::{ChunkId, Kind, LayerIndex, TokenCount, Unit};
@@ -55,8 +55,9 @@ impl Runtime {
     }
 
     /// Begins a pass after which the context may have up to `tokens`: adds chunks for them and
-    /// begins to restore whatever is not in memory. Compute follows through [`Runtime::wait`]. An
-    /// eviction or checkpoint that is running is stopped first.
+    /// begins to restore whatever is not in memory. Compute follows through [`Runtime::wait`].
+    /// Evictions and checkpoints that are running are stopped first, and so are those that begin
+    /// before the pass does.
     pub fn begin_pass(&self, tokens: TokenCount) -> Result<()> {
         let overlap = Overlap::from_bits_truncate(self.shared.overlap.load());
         let allocate_first = !overlap.contains(Overlap::ALLOCATE_RELOAD);
@@ -190,30 +191,25 @@ impl Runtime {
         core.stack.check()
     }
 
-    /// Brings an event that needs an idle machine: stops an eviction or a checkpoint that is
-    /// running, lets a restore run to its end.
+    /// Brings an event that needs an idle machine: stops evictions and checkpoints, those too that
+    /// begin while it waits, and lets a restore run to its end.
     fn when_idle(&self, event: Event) -> Result<()> {
+        let shared = self.shared;
+        // Without workers, nobody gives memory back but those who wait.
+        let is_inline = self.is_inline();
         loop {
-            let (evicts, saves) = {
-                let core = self.shared.core.lock();
-                (core.machine.is_evicting(), core.machine.is_saving())
-            };
-            // Either may have ended since it was looked at; that is as good.
-            if evicts {
-                let _ = self.shared.event(Event::StopEvict(Stop::Cancelled));
+            let seen = shared.work.load();
+            let core = shared.core.lock();
+            if core.machine.is_idle() && !(is_inline && core.owes_memory()) {
+                // Under the lock that it was seen under: nothing comes in between.
+                return shared.event_on(core, event);
             }
-            if saves {
-                let _ = self.shared.event(Event::StopSave(Stop::Cancelled));
-            }
-            // Without workers, nobody gives memory back but those who wait.
-            let is_inline = self.is_inline();
-            let may_begin =
-                |core: &Core| core.machine.is_idle() && !(is_inline && core.owes_memory());
-            drop(self.wait_until(may_begin));
-            match self.shared.event(event) {
-                // Another eviction came in between.
-                Err(error) if error.code == Code::BadState => {}
-                done => return done,
+            match core.machine.to_stop() {
+                Some(stop) => shared.event_on(core, stop)?,
+                None => {
+                    drop(core);
+                    shared.pass_time(seen, None);
+                }
             }
         }
     }
@@ -224,14 +220,10 @@ impl Runtime {
 
     /// For what nothing may come before.
     pub(super) fn when_at_rest(&self) -> Guard<'_, Core> {
-        self.wait_until(Core::is_at_rest)
-    }
-
-    fn wait_until(&self, is_so: impl Fn(&Core) -> bool) -> Guard<'_, Core> {
         loop {
             let seen = self.shared.work.load();
             let core = self.shared.core.lock();
-            if is_so(&core) {
+            if core.is_at_rest() {
                 return core;
             }
             drop(core);

@@ -53,6 +53,12 @@ pub(super) struct Eviction {
     spill_position: u32,
 }
 
+impl Eviction {
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+}
+
 impl Machine {
     pub(super) fn begin_evict(&mut self, bytes: ByteCount, policy: EvictPolicy) -> Result<Step> {
         match &mut self.goal {

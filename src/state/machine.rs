@@ -374,6 +374,17 @@ impl Machine {
         matches!(self.goal, Goal::Save(_))
     }
 
+    /// What stops an eviction or a save that is running, unless that was said already.
+    pub(crate) fn to_stop(&self) -> Option<Event> {
+        match &self.goal {
+            Goal::Evict(eviction) if !eviction.is_stopping() => {
+                Some(Event::StopEvict(Stop::Cancelled))
+            }
+            Goal::Save(save) if !save.is_stopping() => Some(Event::StopSave(Stop::Cancelled)),
+            _ => None,
+        }
+    }
+
     /// The report of the last eviction, once.
     pub fn take_evicted(&mut self) -> Option<EvictReport> {
         self.evicted.take()

@@ -41,6 +41,12 @@ pub(super) struct Save {
     error: Option<Error>,
 }
 
+impl Save {
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+}
+
 impl Machine {
     pub(super) fn begin_save(&mut self) -> Result<Step> {
         self.require_idle("save")?;

@@ -56,7 +56,7 @@ fn open(roles: &[Roles]) -> Runtime {
 }
 
 /// Runs a model on a thread with a stack that suffices.
-fn check_runtime(preemptions: usize, model: fn()) {
+fn check_runtime(preemptions: usize, model: impl Fn() + Copy + Send + Sync + 'static) {
     check(preemptions, move || spawn(model).join().unwrap());
 }
 
@@ -145,6 +145,27 @@ fn an_eviction_takes_a_unit_that_nobody_leases() {
         runtime.restore().unwrap();
         assert!(compute(&runtime));
     });
+}
+
+fn begin_beside_an_eviction(preemptions: usize, roles: &'static [Roles]) {
+    check_runtime(preemptions, move || {
+        let runtime = shared(roles);
+        let evictor = runtime.evictor();
+        let guest = spawn(move || evictor.evict(ByteCount::new(BYTES), None).unwrap());
+        // Behind the restore that runs, before the eviction, or once that gave way.
+        runtime.begin_pass(TokenCount::new(0)).unwrap();
+        compute(&runtime);
+        assert!(guest.join().unwrap().booked.freed.get() <= BYTES);
+        runtime.restore().unwrap();
+        assert!(compute(&runtime));
+        runtime.check().unwrap();
+    });
+}
+
+#[test]
+fn a_pass_begins_whatever_comes_before_it() {
+    begin_beside_an_eviction(1, const { &[Roles::all()] });
+    begin_beside_an_eviction(2, &[]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use mzcache::Error;
 use mzcache::arena::view;
 use mzcache::policy::{Order, Scheme};
 use mzcache::port::linux::{HostPorts, host_cpu, map_arena};
-use mzcache::port::{Meter, Ports, SharedMemory, Threads};
+use mzcache::port::{Meter, Park, Ports, SharedMemory, Threads};
 use mzcache::runtime::{Config, Options, Runtime, Trace, Worker, required_bytes};
 use mzcache::state::{EvictPolicy, Roles, Stop};
 use mzcache::units::{
@@ -59,6 +59,8 @@ pub struct Setup {
     pub trace: Option<&'static dyn Trace>,
     /// Threads other than the host's.
     pub threads: Option<&'static dyn Threads>,
+    /// Waiting other than the host's.
+    pub park: Option<&'static dyn Park>,
 }
 
 impl Default for Setup {
@@ -74,6 +76,7 @@ impl Default for Setup {
             meter: None,
             trace: None,
             threads: None,
+            park: None,
         }
     }
 }
@@ -92,6 +95,7 @@ pub fn open(name: &str, setup: &Setup) -> Fixture {
     ports.memory = setup.memory.unwrap_or(ports.memory);
     ports.meter = setup.meter.or(ports.meter);
     ports.threads = setup.threads.or(ports.threads);
+    ports.park = setup.park.unwrap_or(ports.park);
     let runtime = open_in(setup, ports, |bytes| map_arena(bytes).unwrap()).unwrap();
     Fixture { runtime, weights, folder }
 }

@@ -7,7 +7,7 @@
 //! ```text
 //! cargo test --test sim                     some hundreds of seeds
 //! MZ_SEEDS=100000 cargo test --test sim seeds    more, from MZ_SEED on (default 0)
-//! MZ_SEED=1234 MZ_SEEDS=1 cargo test --test sim seeds    one
+//! MZ_SEED=1234 MZ_SEEDS=1 cargo test --test sim seeds -- --show-output    one, told
 //! MZ_CRASH_DEPTH=2 cargo test --test sim crash    two writes that are not as the rest
 //! ```
 //!

@@ -306,3 +306,25 @@ fn a_restore_that_fails_when_an_eviction_came_first_costs_that_one_nothing() {
     assert_eq!((report.leased, report.error), (0, None));
     assert_eq!((run.machine.tally().total_bytes(), run.machine.lost()), (0, None));
 }
+
+#[test]
+fn evictions_and_saves_are_to_be_stopped_once_and_nothing_else_is() {
+    let mut run = full(Order::BackwardOut, Scheme::Hybrid);
+    assert_eq!(run.machine.to_stop(), None, "nothing runs");
+    for (goal, stop) in [
+        (Event::Save, Event::StopSave(Stop::Cancelled)),
+        (evict(run.policy, u64::MAX), Event::StopEvict(Stop::Cancelled)),
+    ] {
+        run.step(goal).unwrap();
+        run.step(Event::Next(Roles::all())).unwrap();
+        assert_eq!(run.machine.to_stop(), Some(stop));
+        run.step(stop).unwrap();
+        assert!(!run.machine.is_idle(), "an action is under way");
+        assert_eq!(run.machine.to_stop(), None);
+        run.settle();
+    }
+    assert!(run.machine.tally().missing > 0);
+    run.step(restore(run.machine.tokens())).unwrap();
+    assert!(run.machine.is_restoring() && run.machine.to_stop().is_none());
+    run.finish_restore().unwrap();
+}

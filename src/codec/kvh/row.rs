@@ -157,7 +157,7 @@ impl<'a> Prefixed<'a> {
         }
         let codes = out.first_chunk_mut::<ROW_BYTES_MAX>()?;
         let codes_bytes = encode.write(&self.indices, table, codes);
-        if escapes > 0 {
+        if escapes != 0 {
             let (places, _) = out[codes_bytes..].as_chunks_mut::<2>();
             let escaped = self.residuals.iter().filter(|residual| is_escaped(residual));
             for (place, residual) in places.iter_mut().zip(escaped) {

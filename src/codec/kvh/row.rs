@@ -10,6 +10,8 @@ const ESCAPES_MAX: usize = 63;
 /// Bytes of a row's prefix codes and escapes, and what writing may leave behind them.
 pub(super) const ROOM: usize = ROW_BYTES_MAX + 2 * ESCAPES_MAX;
 
+const _: () = assert!(ROOM - ROW_BYTES_MAX == ESCAPES_MAX * size_of::<i16>());
+
 /// What a row's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {

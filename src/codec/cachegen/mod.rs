@@ -74,7 +74,7 @@ impl Codec for CacheGen {
     }
 
     fn scratch_bytes(&self, _geometry: &Geometry) -> usize {
-        pack::SCRATCH_BYTES.max(unpack::SCRATCH_BYTES)
+        pack::SCRATCH_BYTES
     }
 
     fn pack(

@@ -159,6 +159,8 @@ fn a_token_of_v_has_a_step_of_seven_tenths_of_its_root_mean_square() {
     // What does not change under two of the steps gets the coarser, but there is none past 78.
     assert_eq!(stored(0.7 * 2f32.sqrt()).0, 47);
     assert_eq!(stored(0.7 * 2f32.powf(16.5)).0, 77);
+    // Three times the step that is two points below the token's own, and no multiple of others.
+    assert_eq!(stored(3.0 * 0.35), (44, f16_from_f32(3.0 * 0.35)));
 }
 
 /// Tokens of V whose values follow one of several patterns, chosen anew for each.

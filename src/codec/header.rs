@@ -28,9 +28,9 @@ pub const PLANE_ALIGN: usize = 64;
 const MAGIC: [u8; 4] = *b"mzKV";
 const HEADER_VERSION: u8 = 1;
 /// The payload is that of the raw codec, because a value does not fit the codec's own format.
-const FLAG_RAW: u8 = 1 << 0;
+const FLAG_RAW: u8 = 0b01;
 /// The chunk it was packed from is [`ChunkLayout::ChannelMajor`].
-const FLAG_CHANNEL_MAJOR: u8 = 1 << 1;
+const FLAG_CHANNEL_MAJOR: u8 = 0b10;
 
 const VERSION_AT: usize = 4;
 const FLAGS_AT: usize = 7;

@@ -107,19 +107,18 @@ impl Codec for Kv4 {
         let raw_bytes = geometry.raw_payload_bytes();
         let too_small =
             Error::new(Code::MemoryTooSmall, "packed buffer").with(HEADER_BYTES + raw_bytes);
-        if planes.k_rest < raw_bytes {
+        if !format.payload_bytes.is_empty() {
             let payload = packed.get_mut(HEADER_BYTES..).ok_or(too_small)?;
             let (fixed, rest) = payload.split_at_mut_checked(planes.k_rest).ok_or(too_small)?;
-            let room = rest.len().min(raw_bytes - planes.k_rest);
             let tile = tile(work, geometry)?;
             let mut writer = Writer { kernels, geometry, planes, tile };
             let written = match writer.write_v(chunk, fixed)? {
-                true => writer.write_k(steps, chunk, fixed, &mut rest[..room])?,
+                true => writer.write_k(steps, chunk, fixed, rest)?,
                 false => None,
             };
             if let Some(rest_bytes) = written {
                 let payload_bytes = (planes.k_rest + rest_bytes).next_multiple_of(PLANE_ALIGN);
-                if payload_bytes < raw_bytes {
+                if format.payload_bytes.contains(&payload_bytes) {
                     let payload = header::payload_mut(packed, payload_bytes)?;
                     payload[planes.k_rest + rest_bytes..].fill(0);
                     let payload = Payload::Own(payload_bytes);

@@ -74,7 +74,7 @@ impl Codec for CacheGen {
     }
 
     fn scratch_bytes(&self, _geometry: &Geometry) -> usize {
-        pack::SCRATCH_BYTES.max(unpack::SCRATCH_BYTES)
+        pack::SCRATCH_BYTES
     }
 
     fn pack(
@@ -87,15 +87,14 @@ impl Codec for CacheGen {
         geometry.check(chunk.len())?;
         let (kernels, format) = (work.kernels, format(geometry));
         let scratch = work.scratch(self.scratch_bytes(geometry))?;
-        let raw_bytes = geometry.raw_payload_bytes();
-        let own_bytes = match Planes::new(geometry).streams < raw_bytes {
-            true => {
+        let own_bytes = match format.payload_bytes.is_empty() {
+            true => None,
+            false => {
                 let room = packed.get_mut(HEADER_BYTES..).unwrap_or_default();
                 pack::write(kernels, scratch, geometry, chunk, room)?
             }
-            false => None,
         };
-        match own_bytes.filter(|&bytes| bytes < raw_bytes) {
+        match own_bytes.filter(|bytes| format.payload_bytes.contains(bytes)) {
             Some(bytes) => {
                 header::payload_mut(packed, bytes)?;
                 header::seal(kernels, geometry, &format, Payload::Own(bytes), packed)
@@ -220,7 +219,7 @@ fn check(geometry: &Geometry, payload: &[u8]) -> Result<()> {
         for row in part * geometry.head_dim()..(part + 1) * geometry.head_dim() {
             let length = index(payload, planes.lengths, row).unwrap_or(usize::MAX);
             end = end.saturating_add(length);
-            if end > payload.len() {
+            if payload.get(..end).is_none() {
                 return Err(Error::new(Code::Corrupt, "packed stream's length").with(length));
             }
         }

@@ -1,5 +1,6 @@
 //! Streams to symbols, and these to values.
 
+use super::pack::SCRATCH_BYTES;
 use super::{CDF_VALUES, MISALIGNED, MISALIGNED_SCRATCH, Planes, code_max, index, is_k};
 use crate::arena::view;
 use crate::codec::{ChunkLayout, Geometry};
@@ -12,8 +13,8 @@ use crate::limits::CHUNK_TOKENS;
 const TOKENS: usize = CHUNK_TOKENS as usize;
 const ROWS_BYTES: usize = 2 * TOKENS * LANES;
 
-/// Codes and values of some channels by tokens.
-pub(super) const SCRATCH_BYTES: usize = 2 * ROWS_BYTES;
+/// Codes and values of some channels by tokens, which are less than what packing takes.
+const _: () = assert!(SCRATCH_BYTES >= 2 * ROWS_BYTES);
 
 /// Unpacks one part of a checked payload.
 pub(super) fn read(

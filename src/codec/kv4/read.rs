@@ -45,16 +45,14 @@ impl Reader<'_> {
         let nibbles = &self.payload[self.planes.k_codes + head * values.len() / 2..];
         let nibbles = &nibbles[..values.len() / 2];
         self.kernels.kv4_decode.call(&Kv4Channels { ends, widths }, nibbles, rest, values);
-        let (upper, verbatim) = self.planes.rest_bytes(widths);
-        if verbatim > 0 {
-            let (mut halves, _) = rest[upper..].as_chunks::<2>();
-            for (channel, _) in widths.iter().enumerate().filter(|(_, width)| **width == VERBATIM) {
-                let (own, behind) = halves.split_at(self.planes.tokens);
-                for (value, &half) in values[channel..].iter_mut().step_by(head_dim).zip(own) {
-                    *value = u16::from_le_bytes(half);
-                }
-                halves = behind;
+        let (upper, _) = self.planes.rest_bytes(widths);
+        let (mut halves, _) = rest[upper..].as_chunks::<2>();
+        for (channel, _) in widths.iter().enumerate().filter(|(_, width)| **width == VERBATIM) {
+            let (own, behind) = halves.split_at(self.planes.tokens);
+            for (value, &half) in values[channel..].iter_mut().step_by(head_dim).zip(own) {
+                *value = u16::from_le_bytes(half);
             }
+            halves = behind;
         }
         Ok(())
     }

@@ -64,8 +64,8 @@ impl Writer<'_> {
         let Planes { tokens, v_scales, v_codes, k_codes, .. } = self.planes;
         let (before, codes) = fixed[..k_codes].split_at_mut(v_codes);
         let scales = view::numbers_mut::<u16>(&mut before[v_scales..]).ok_or(MISALIGNED)?;
-        scales[heads * tokens..].fill(0);
-        codes[heads * tokens * head_dim / 2..].fill(0);
+        let scales = unpadded(scales, heads * tokens);
+        let codes = unpadded(codes, heads * tokens * head_dim / 2);
         let planes =
             scales.chunks_exact_mut(tokens).zip(codes.chunks_exact_mut(tokens * head_dim / 2));
         let parts = chunk.chunks_exact(self.geometry.part_values()).skip(heads).take(heads);
@@ -91,9 +91,8 @@ impl Writer<'_> {
         let (ends, _) = view::numbers_mut::<u16>(ends).ok_or(MISALIGNED)?.as_chunks_mut::<2>();
         let (widths, others) = others.split_at_mut(planes.v_scales - planes.k_widths);
         let nibbles = &mut others[planes.k_codes - planes.v_scales..];
-        ends[planes.rows..].fill([0; 2]);
-        widths[planes.rows..].fill(0);
-        nibbles[planes.rows * planes.tokens / 2..].fill(0);
+        let (ends, widths) = (unpadded(ends, planes.rows), unpadded(widths, planes.rows));
+        let nibbles = unpadded(nibbles, planes.rows * planes.tokens / 2);
         let room = rest.len();
         let nibbles = nibbles.chunks_exact_mut(planes.tokens * head_dim / 2);
         let channels = ends.chunks_exact_mut(head_dim).zip(widths.chunks_exact_mut(head_dim));
@@ -121,6 +120,13 @@ impl Writer<'_> {
         }
         Ok(Some(room - rest.len()))
     }
+}
+
+/// The values of a plane, which is filled up with zeros behind them.
+fn unpadded<T: Copy + Default>(plane: &mut [T], values: usize) -> &mut [T] {
+    let (own, padding) = plane.split_at_mut(values);
+    padding.fill(T::default());
+    own
 }
 
 /// Chooses how each channel of one head is stored.

@@ -107,10 +107,9 @@ impl Codec for Kvh {
         let (kernels, steps) = (work.kernels, steps_of(geometry, work.steps)?);
         let format = format(geometry, steps);
         let scratch = work.scratch(self.scratch_bytes(geometry))?;
-        let raw_bytes = geometry.raw_payload_bytes();
         let room = packed.get_mut(HEADER_BYTES..).unwrap_or_default();
         let own_bytes = pack::write(kernels, steps, scratch, geometry, chunk, room)?;
-        match own_bytes.filter(|&bytes| bytes < raw_bytes) {
+        match own_bytes.filter(|bytes| format.payload_bytes.contains(bytes)) {
             Some(bytes) => {
                 header::payload_mut(packed, bytes)?;
                 header::seal(kernels, geometry, &format, Payload::Own(bytes), packed)
@@ -166,7 +165,7 @@ fn format(geometry: &Geometry, steps: LayerSteps<'_>) -> Format {
         id: CodecId::Kvh,
         version: VERSION,
         steps_id: steps.id,
-        payload_bytes: bytes_min..=geometry.raw_payload_bytes(),
+        payload_bytes: bytes_min..=geometry.raw_payload_bytes().saturating_sub(PLANE_ALIGN),
         has_raw_fallback: true,
     }
 }
@@ -209,7 +208,7 @@ fn check(geometry: &Geometry, payload: &[u8]) -> Result<()> {
     for part in 0..geometry.parts() {
         let end = place(part + 1)?;
         let headers_end = start + 4 * rows_of(geometry, part);
-        if end < headers_end || end > payload.len() {
+        if payload.get(headers_end..end).is_none() {
             return Err(PLACE.with(end));
         }
         start = end;

@@ -10,6 +10,8 @@ const ESCAPES_MAX: usize = 63;
 /// Bytes of a row's prefix codes and escapes, and what writing may leave behind them.
 pub(super) const ROOM: usize = ROW_BYTES_MAX + 2 * ESCAPES_MAX;
 
+const _: () = assert!(ROOM - ROW_BYTES_MAX == ESCAPES_MAX * size_of::<i16>());
+
 /// What a row's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -157,7 +159,7 @@ impl<'a> Prefixed<'a> {
         }
         let codes = out.first_chunk_mut::<ROW_BYTES_MAX>()?;
         let codes_bytes = encode.write(&self.indices, table, codes);
-        if escapes > 0 {
+        if escapes != 0 {
             let (places, _) = out[codes_bytes..].as_chunks_mut::<2>();
             let escaped = self.residuals.iter().filter(|residual| is_escaped(residual));
             for (place, residual) in places.iter_mut().zip(escaped) {

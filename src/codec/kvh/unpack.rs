@@ -231,7 +231,7 @@ impl Group<'_> {
             Form::Running => sums.running(symbols, header.base, codes),
             _ => sums.offsets(symbols, header.base, codes),
         }
-        if has_escape(symbols) || header.escapes > 0 {
+        if has_escape(symbols) || header.escapes != 0 {
             self.escape(row, symbols, codes)
         } else {
             Ok(())

@@ -176,6 +176,7 @@ fn a_packed_buffer_that_is_too_small_says_how_much_is_needed() {
         let error = PLAIN.try_pack(&CacheGen, &geometry, &values, &mut packed).unwrap_err();
         assert_eq!((error.code, error.what), (Code::MemoryTooSmall, "packed buffer"));
         assert!(error.value >= needed as i64);
+        assert!(error.value <= CacheGen.packed_bytes_max(&geometry) as i64);
     }
     let mut packed = std::vec![0; needed];
     assert_eq!(PLAIN.try_pack(&CacheGen, &geometry, &values, &mut packed), Ok(needed));
@@ -291,6 +292,11 @@ fn forged_streams_and_frequencies_are_refused() {
             assert_eq!(what, "packed frequencies", "entry {entry} of {row}");
         }
     }
+    // The same fault in two channels that are checked at once.
+    let what = refused(|packed| {
+        [3, 4].into_iter().for_each(|row| packed[CDFS + 66 * row + 34..][..2].fill(0));
+    });
+    assert_eq!(what, "packed frequencies");
 }
 
 #[test]

@@ -96,6 +96,28 @@ fn sizes_follow_from_the_geometry() {
     }
 }
 
+/// Callers set it aside for each worker.
+#[test]
+fn scratch_is_what_is_worked_on_and_no_more() {
+    for head_dim in HEAD_DIMS {
+        let dim = usize::from(head_dim);
+        let of = |id| {
+            LAYOUTS.map(|layout| {
+                let geometry = Geometry { layout, ..geometry(2, head_dim, 100) };
+                codec(id).scratch_bytes(&geometry)
+            })
+        };
+        assert_eq!(of(CodecId::Raw), [0; 2]);
+        assert_eq!(of(CodecId::Q8), [0, 2 * 16 * dim], "some tokens of a head");
+        assert_eq!(of(CodecId::Kv4), [0, 2 * 100 * dim], "a head");
+        // A head by channels, or 32 of them and the symbols of a row more and of one for room.
+        let unpacking: usize = (34 * 296usize).next_multiple_of(64) + 2 * 256 * 32;
+        assert_eq!(of(CodecId::Kvh), [unpacking.max(2 * 256 * dim); 2]);
+        // 32 channels, their symbols, and streams of at most 18 bits a symbol.
+        assert_eq!(of(CodecId::CacheGen), [32 * (2 * 256 + 256 + 256 * 18 / 8 + 16); 2]);
+    }
+}
+
 /// Plans reckon with them, so they are neither of nothing nor of everything.
 #[test]
 fn usual_sizes_are_near_what_real_chunks_take() {

@@ -113,7 +113,8 @@ fn packed_bytes_do_not_depend_on_the_layout() {
 
 #[test]
 fn rows_that_cannot_be_coded_are_kept_as_they_are() {
-    let geometry = geometry(1, 64, 256);
+    // The second head's bytes follow those of the first, whatever these are.
+    let geometry = geometry(2, 64, 256);
     let mut random = Random::new(55);
     for special in [0x7C00, 0xFC00, 0x7C01, 0x7E00, 0xFFFF] {
         let mut values = chunk(&geometry, near(&mut random));
@@ -135,7 +136,7 @@ fn rows_that_cannot_be_coded_are_kept_as_they_are() {
             }
             assert_eq!(unpacked[token * dim + 9], 0);
         }
-        let widths = &packed[64 + 256..][..64];
+        let widths = &packed[64 + 512..][..64];
         assert_eq!([widths[4], widths[5], widths[7], widths[8], widths[9]], [5, 16, 16, 0, 0]);
     }
 }
@@ -221,14 +222,15 @@ fn every_flipped_bit_and_every_short_length_is_an_error() {
 #[test]
 fn forged_planes_under_right_checksums_are_corrupt() {
     let (geometry, packed) = sample();
-    let forge = |at: usize, bytes: &[u8]| {
+    let forged = |at: usize, bytes: &[u8]| {
         let mut forged = packed.clone();
         forged[64 + at..][..bytes.len()].copy_from_slice(bytes);
         seal(&mut forged);
         let error = refused(&PLAIN, &geometry, &forged);
         assert_eq!(error.code, Code::Corrupt, "{at} {bytes:?}");
-        error.what
+        error
     };
+    let forge = |at: usize, bytes: &[u8]| forged(at, bytes).what;
     let widths = &packed[64 + 192..][..40];
     let place = |width| widths.iter().position(|&other| other == width).unwrap();
     for width in (0..=255).filter(|width| ![0, 4, 5, 6, 16].contains(width)) {
@@ -236,7 +238,16 @@ fn forged_planes_under_right_checksums_are_corrupt() {
     }
     // Another width that there is: the rows no longer fill the payload, or the ends do not fit.
     forge(192 + place(16), &[4]);
-    assert_eq!(forge(192 + place(4), &[6]), "packed rows");
+    let error = forged(192 + place(4), &[6]);
+    // Bits above four of 70 tokens in blocks of 8, and whole values.
+    let bytes = |width: &u8| match width {
+        5 => 9,
+        6 => 18,
+        16 => 140,
+        _ => 0,
+    };
+    let rows_bytes: i64 = widths.iter().map(bytes).sum();
+    assert_eq!((error.what, error.value), ("packed rows", rows_bytes + 18));
     for (row, ends) in [
         (4, [0x3C00u16, 0x3C00]),
         (4, [0x3C01, 0x3C00]),
@@ -329,6 +340,7 @@ fn a_buffer_that_is_too_small_says_so() {
             Err(error) => {
                 assert_eq!((error.code, error.what), (Code::MemoryTooSmall, "packed buffer"));
                 assert!(length < needed && error.value > length as i64);
+                assert!(error.value <= Kv4.packed_bytes_max(&geometry) as i64);
             }
         }
     }

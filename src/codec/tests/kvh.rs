@@ -124,6 +124,45 @@ fn values_and_steps_of_any_magnitude_cycle() {
     assert!(kinds.iter().all(|&count| count > 10), "{kinds:?}");
 }
 
+#[test]
+fn no_step_of_k_is_below_the_least_f16() {
+    let mut random = Random::new(69);
+    let geometry = geometry(1, 32, 64);
+    // All of K is subnormal: multiples of the least magnitude, which is a step then.
+    let values = chunk(&geometry, || 800 + random.below(200) as u16);
+    let pack = |log| with(&even_steps(&geometry, 2f32.powi(log))).pack(&Kvh, &geometry, &values);
+    let (packed, unpacked) = cycle(&even_steps(&geometry, 2f32.powi(-23)), &geometry, &values);
+    assert!(packed[7] == 0 && packed == pack(-24) && packed == pack(-30) && packed != pack(-22));
+    let k = geometry.part_values();
+    assert!(unpacked[..k] == values[..k]);
+}
+
+#[test]
+fn a_token_of_v_has_a_step_of_seven_tenths_of_its_root_mean_square() {
+    let geometry = geometry(1, 32, 8);
+    let steps = even_steps(&geometry, 1.0);
+    let stored = |value: f32| {
+        let half = f16_from_f32(value);
+        let (packed, unpacked) = cycle(&steps, &geometry, &chunk(&geometry, || half));
+        assert_eq!(packed[7], 0);
+        (
+            header_words(&packed, &geometry, 1)[0].cast_signed() >> 21,
+            unpacked[geometry.part_values()],
+        )
+    };
+    // The nearest of a grid of half octaves; points count from a mean square of 2^-46.
+    for point in 22..=77 {
+        let root = 2f32.powf((point - 46) as f32 / 2.0);
+        let (base, value) = stored(root);
+        assert_eq!((base, value), (point, f16_from_f32(0.7 * root)));
+    }
+    // What does not change under two of the steps gets the coarser, but there is none past 78.
+    assert_eq!(stored(0.7 * 2f32.sqrt()).0, 47);
+    assert_eq!(stored(0.7 * 2f32.powf(16.5)).0, 77);
+    // Three times the step that is two points below the token's own, and no multiple of others.
+    assert_eq!(stored(3.0 * 0.35), (44, f16_from_f32(3.0 * 0.35)));
+}
+
 /// Tokens of V whose values follow one of several patterns, chosen anew for each.
 fn odd_tokens(random: &mut Random, geometry: &Geometry) -> Vec<u16> {
     let mut chunk = chunk(geometry, || 0);
@@ -209,6 +248,22 @@ fn all_forms_and_most_tables_are_used() {
         coded.for_each(|word| tables[(word >> 15 & 15) as usize] += 1);
     }
     assert!(tables.iter().filter(|&&count| count > 0).count() > 5, "{tables:?}");
+}
+
+#[test]
+fn the_lower_form_is_taken_of_equal_ones_and_the_longer_one_of_no_others() {
+    let (geometry, steps, mut chunk) = sample();
+    // The same code in all tokens has neither differences from the mean nor from the one before.
+    chunk[..100].fill(f16_from_f32(7.0));
+    // As many values far outside as may be, which take less than 16 bits a token still.
+    for (token, half) in chunk[512..612].iter_mut().enumerate() {
+        let far = if token % 2 == 0 { 300.0 } else { -300.0 };
+        *half = f16_from_f32(if token < 63 { far } else { 0.0 });
+    }
+    let (packed, _) = cycle(&steps, &geometry, &chunk);
+    let words = header_words(&packed, &geometry, 0);
+    assert_eq!([0, 2].map(|row| form_of(words[row])), [0, 1]);
+    assert_eq!(words[2] >> 9 & 63, 63, "escapes");
 }
 
 #[test]

@@ -88,6 +88,50 @@ fn forged_places_are_refused() {
 }
 
 #[test]
+fn a_part_that_has_no_room_for_its_headers_is_not_even_opened() {
+    let forge = Forge::new();
+    let (kernels, steps) = (&KERNELS, with(&forge.steps).steps);
+    for part in 0..4 {
+        let rows = header_words(&forge.packed, &forge.geometry, part).len();
+        let start = forge.part_at(part) - HEADER_BYTES;
+        for end in
+            [0, start - 1, start, start + 4 * rows - 1, forge.packed.len() - HEADER_BYTES + 1]
+        {
+            let mut forged = forge.packed.clone();
+            forged[HEADER_BYTES + 4 * (part + 1)..][..4]
+                .copy_from_slice(&(end as u32).to_le_bytes());
+            seal(&mut forged);
+            let error = Kvh.open(kernels, &forge.geometry, steps, &forged).unwrap_err();
+            assert_eq!((error.code, error.what), (Code::Corrupt, "packed part's place"));
+            assert_eq!(error.value, end as i64, "part {part}");
+        }
+    }
+}
+
+#[test]
+fn sizes_that_a_header_claims_are_bounded() {
+    // The places take 60 bytes here, and 8 zeros follow: more than one plane.
+    let geometry = geometry(7, 32, 100);
+    let steps = even_steps(&geometry, 1.0);
+    let chunk = model_chunk(&mut Random::new(68), &geometry, 1.0);
+    let packed = with(&steps).pack(&Kvh, &geometry, &chunk);
+    assert_eq!(packed[7], 0);
+    let claim = |bytes: usize| {
+        let mut forged = packed.clone();
+        forged[20..24].copy_from_slice(&(bytes as u32).to_le_bytes());
+        seal(&mut forged);
+        let error = Kvh.open(&KERNELS, &geometry, with(&steps).steps, &forged).unwrap_err();
+        (error.code, error.what)
+    };
+    let raw = Kvh.packed_bytes_max(&geometry) - HEADER_BYTES;
+    for bytes in [0, 64, 127, 129, raw - 63, raw, raw + 64] {
+        assert_eq!(claim(bytes), (Code::Corrupt, "packed payload bytes"), "{bytes}");
+    }
+    assert_eq!(claim(128), (Code::Corrupt, "packed payload checksum"));
+    assert_eq!(claim(raw - 64), (Code::Truncated, "packed payload"));
+}
+
+#[test]
 fn forged_row_headers_are_refused() {
     let forge = Forge::new();
     let header = "packed row header";
@@ -123,6 +167,18 @@ fn forged_codes_and_escapes_are_refused() {
     assert_eq!(forge.refused(|packed| packed[escapes_at..][..2].fill(0)), "packed row escapes");
     // Any other value is.
     assert!(forge.verdict(|packed| packed[escapes_at..][..2].fill(0x7F)).is_ok());
+    // Values for escapes that there are not: two bytes behind a row whose codes have none.
+    let row = (0..32).find(|row| form_of(words[*row]) < 2 && words[*row] >> 9 & 63 == 0).unwrap();
+    let (at, behind) = (forge.row_at(0, row + 1), forge.packed.len() - 10);
+    let what = forge.refused(|packed| {
+        packed.copy_within(at..behind, at + 2);
+        let header_at = forge.part_at(0) + 4 * row;
+        packed[header_at + 1] += 2;
+        for place in packed[HEADER_BYTES + 4..][..4 * 4].as_chunks_mut::<4>().0 {
+            *place = (u32::from_le_bytes(*place) + 2).to_le_bytes();
+        }
+    });
+    assert_eq!(what, "packed row escapes");
     // Longer codes than the row has room for.
     let codes = forge.row_at(0, 1)..forge.row_at(0, 2);
     let what = forge.refused(|packed| packed[codes].fill(0xFF));

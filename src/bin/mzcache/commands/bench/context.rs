@@ -15,24 +15,42 @@ use mzcache::units::{ChunkId, ChunkIndex, KvShape, LayerIndex, TokenCount};
 /// Chunks of a layer that differ; later ones repeat them.
 const PATTERNS: u16 = 2;
 
-/// Gives an empty session a context of that many tokens.
-pub fn fill(session: &Session, tokens: u32) -> Outcome<()> {
-    let runtime = session.runtime();
-    runtime.begin_pass(TokenCount::new(tokens))?;
-    runtime.finish_restore()?;
-    let shape = session.model().shape.kv();
-    let mut chunk = vec![0u16; shape.chunk_bytes() / 2];
-    for layer in 0..shape.layers {
-        for pattern in 0..PATTERNS.min(runtime.chunks()) {
-            draw(shape, layer, pattern, &mut chunk);
-            let bytes: Vec<u8> = chunk.iter().flat_map(|half| half.to_le_bytes()).collect();
-            for index in (pattern..runtime.chunks()).step_by(PATTERNS.into()) {
-                let id = ChunkId { layer: LayerIndex::new(layer), chunk: ChunkIndex::new(index) };
-                runtime.kv_mut(id)?.copy_from_slice(&bytes);
+/// The chunks that a model's context is made of.
+pub struct Patterns {
+    shape: KvShape,
+    /// F16, little-endian; each layer's, one after the other.
+    bytes: Vec<u8>,
+}
+
+impl Patterns {
+    pub fn draw(session: &Session) -> Patterns {
+        let shape = session.model().shape.kv();
+        let mut chunk = vec![0u16; shape.chunk_bytes() / 2];
+        let mut bytes = Vec::new();
+        for layer in 0..shape.layers {
+            for pattern in 0..PATTERNS {
+                draw(shape, layer, pattern, &mut chunk);
+                bytes.extend(chunk.iter().flat_map(|half| half.to_le_bytes()));
             }
         }
+        Patterns { shape, bytes }
     }
-    Ok(runtime.commit(TokenCount::new(tokens))?)
+
+    /// Gives an empty session a context of that many tokens.
+    pub fn fill(&self, session: &Session, tokens: u32) -> Outcome<()> {
+        let runtime = session.runtime();
+        runtime.begin_pass(TokenCount::new(tokens))?;
+        runtime.finish_restore()?;
+        let of_layers = self.bytes.chunks(self.shape.chunk_bytes() * usize::from(PATTERNS));
+        for (layer, patterns) in (0..self.shape.layers).zip(of_layers) {
+            let repeated = patterns.chunks(self.shape.chunk_bytes()).cycle();
+            for (chunk, bytes) in (0..runtime.chunks()).zip(repeated) {
+                let id = ChunkId { layer: LayerIndex::new(layer), chunk: ChunkIndex::new(chunk) };
+                runtime.kv_mut(id)?.copy_from_slice(bytes);
+            }
+        }
+        Ok(runtime.commit(TokenCount::new(tokens))?)
+    }
 }
 
 /// How a channel of a layer is distributed.

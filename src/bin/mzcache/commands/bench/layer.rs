@@ -108,7 +108,7 @@ struct Measured {
 }
 
 fn measure(session: &mut Session, context: u32, queries: u32) -> Outcome<Measured> {
-    super::context::fill(session, context)?;
+    super::context::Patterns::draw(session).fill(session, context)?;
     let watch: &'static Stopwatch = Box::leak(Box::new(Stopwatch::new()));
     let vocabulary = u32::try_from(session.model().shape.vocabulary).unwrap_or(u32::MAX);
     let tokens: Vec<u32> = (0..queries).map(|token| token % vocabulary).collect();

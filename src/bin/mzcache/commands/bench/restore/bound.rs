@@ -17,12 +17,9 @@ pub struct Work {
     pub allocate: u64,
     /// An answer's time with all in memory.
     pub prefill: Duration,
-    /// Weights and KV that the answer reads.
+    /// Time of cores in it, and weights and KV that they read: nothing on an accelerator.
+    pub computing: Duration,
     pub touched: u64,
-    /// Whether the answer is computed on the cores that restore.
-    pub on_cores: bool,
-    /// So many of them.
-    pub threads: usize,
 }
 
 /// The bound, and the resource that sets it.
@@ -39,17 +36,15 @@ impl Bound {
         let [read, packed, unpack, allocate, touched] =
             [work.read, work.packed, work.unpack, work.allocate, work.touched]
                 .map(|bytes| bytes as f64);
-        let computing = if work.on_cores { prefill * work.threads as f64 } else { 0.0 };
-        let cpu_seconds = allocate / rates.allocate
+        let core_seconds = allocate / rates.allocate
             + unpack / rates.unpack
             + read * rates.read_core_seconds_per_byte
-            + computing;
+            + work.computing.as_secs_f64();
         // Fresh pages are zeroed, or what is to go to a device is read; and they are filled.
-        let touched = if work.on_cores { touched } else { 0.0 };
         let moved = allocate + read + packed + unpack + touched;
         let resources = [
             ("storage", read / rates.read),
-            ("cores", cpu_seconds / rates.cores as f64),
+            ("cores", core_seconds / (rates.cores as f64 * rates.cores_left)),
             ("compute", prefill),
             ("memory", moved / rates.copy),
             ("link", allocate / rates.link),
@@ -57,6 +52,12 @@ impl Bound {
         let largest = resources.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let (by, seconds) = largest.unwrap_or(("nothing", 0.0));
         Bound { ms: seconds * 1e3, by }
+    }
+
+    /// The one in the middle, as of the times beside them.
+    pub fn median(mut bounds: Vec<Bound>) -> Option<Bound> {
+        bounds.sort_unstable_by(|a, b| a.ms.total_cmp(&b.ms));
+        bounds.get(bounds.len() / 2).copied()
     }
 }
 
@@ -74,6 +75,7 @@ mod tests {
         allocate: 5e9,
         copy: 2e10,
         cores: 2,
+        cores_left: 1.0,
     };
 
     fn bound(work: Work) -> Bound {
@@ -89,14 +91,23 @@ mod tests {
         let unpack = Work { unpack: 8_000_000_000, allocate: 8_000_000_000, ..Work::default() };
         assert_eq!(bound(unpack), Bound { ms: 1800.0, by: "cores" });
         let prefill = Duration::from_millis(1500);
-        let answer = Work { prefill, on_cores: true, threads: 2, ..read };
+        let answer = Work { prefill, computing: 2 * prefill, ..read };
         // 0.2 s of allocation, 0.1 s of reading and 3 s of computing.
         assert_eq!(bound(answer), Bound { ms: 1650.0, by: "cores" });
-        let answer = Work { prefill, threads: 2, ..read };
+        let taken = Rates { cores_left: 0.75, ..RATES };
+        assert_eq!(Bound::new(&taken, &answer), Bound { ms: 2200.0, by: "cores" });
+        let answer = Work { prefill, ..read };
         assert_eq!(bound(answer), Bound { ms: 1500.0, by: "compute" });
         let far = Rates { link: 5e8, ..RATES };
         assert_eq!(Bound::new(&far, &read), Bound { ms: 2000.0, by: "link" });
-        let touched = Work { touched: 40_000_000_000, on_cores: true, ..Work::default() };
+        let touched = Work { touched: 40_000_000_000, ..Work::default() };
         assert_eq!(bound(touched), Bound { ms: 2000.0, by: "memory" });
+    }
+
+    #[test]
+    fn the_bound_of_some_rounds_is_the_one_in_the_middle() {
+        let of = |ms| Bound { ms, by: "cores" };
+        assert_eq!(Bound::median(vec![of(3.0), of(1.0), of(2.0)]), Some(of(2.0)));
+        assert_eq!(Bound::median(Vec::new()), None);
     }
 }

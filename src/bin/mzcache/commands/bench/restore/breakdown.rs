@@ -4,7 +4,7 @@
 use super::plot::Plot;
 use super::recorder::{Record, is_allocation};
 use super::subject::Subject;
-use super::table::{At, Cells, Findings, Times, ms, sweep, times};
+use super::table::{At, Cells, Findings, Times, median, ms, sweep, times};
 use crate::amount::Percent;
 use crate::cli::BenchRestore as Options;
 use crate::commands::Console;
@@ -66,7 +66,7 @@ struct Taken {
     reload: Vec<Duration>,
     prefill: Vec<Duration>,
     sum: Vec<Duration>,
-    bound_ms: f64,
+    bounds: Vec<f64>,
 }
 
 impl Taken {
@@ -88,7 +88,7 @@ impl Taken {
             reload_ms,
             prefill_ms,
             spread_ms: Times::of(self.sum).spread_ms,
-            bound_ms: self.bound_ms,
+            bound_ms: median(self.bounds),
         }
     }
 }
@@ -117,7 +117,7 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
 }
 
 fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcome<[Row; 2]> {
-    subject.watch_storage()?;
+    subject.watch()?;
     let (mut ours, mut offload) = (Taken::default(), Taken::default());
     for _ in 0..rounds {
         subject.evict_to(level, subject.policy())?;
@@ -127,9 +127,10 @@ fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcom
         let restored = runtime.restore();
         runtime.set_overlap(Overlap::all());
         restored?;
-        subject.watch_storage_again()?;
-        ours.bound_ms = subject.bound_of(&work).ms;
-        offload.bound_ms = ours.bound_ms;
+        subject.watch_storage()?;
+        let bound_ms = subject.bound_of(&work).ms;
+        ours.bounds.push(bound_ms);
+        offload.bounds.push(bound_ms);
         let record = subject.recorder.read();
         ours.add(&record, subject.ask()?);
         let (_, prefill) = subject.partial_offload(level)?;

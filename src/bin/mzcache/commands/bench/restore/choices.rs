@@ -3,7 +3,7 @@
 
 use super::plot::Plot;
 use super::subject::Subject;
-use super::table::{At, Cells, Findings, Times, ms, sweep, times};
+use super::table::{At, Cells, Findings, Times, median, ms, sweep, times};
 use crate::amount::Percent;
 use crate::cli::{BenchRestore as Options, Overlap};
 use crate::commands::Console;
@@ -118,20 +118,21 @@ fn measure(
     level: Percent,
     choices: &dyn Fn(u16) -> Vec<Choice>,
 ) -> Outcome<Vec<Row>> {
-    subject.watch_storage()?;
+    subject.watch()?;
     let named = choices(0);
-    let mut taken = vec![(Vec::new(), 0.0); named.len()];
+    let mut taken = vec![(Vec::new(), Vec::new()); named.len()];
     for round in 0..rounds {
-        for (choice, (taken, bound_ms)) in choices(round).into_iter().zip(&mut taken) {
+        for (choice, (taken, bounds)) in choices(round).into_iter().zip(&mut taken) {
             subject.evict_to(level, choice.policy)?;
             let work = subject.work(true);
             taken.push(ask(subject, choice.overlap)?);
-            subject.watch_storage_again()?;
-            *bound_ms = subject.bound_of(&work).ms;
+            subject.watch_storage()?;
+            bounds.push(subject.bound_of(&work).ms);
         }
     }
-    let rows = named.into_iter().zip(taken).map(|(choice, (taken, bound_ms))| {
+    let rows = named.into_iter().zip(taken).map(|(choice, (taken, bounds))| {
         let Times { median_ms, spread_ms } = Times::of(taken);
+        let bound_ms = median(bounds);
         Row { at: at.clone(), name: choice.name, ttft_ms: median_ms, spread_ms, bound_ms }
     });
     Ok(rows.collect())

@@ -4,7 +4,7 @@
 
 use super::plot::Plot;
 use super::subject::{Subject, rate};
-use super::table::{At, Cells, Findings, Times, ms, sweep, times};
+use super::table::{At, Cells, Findings, Times, median, ms, sweep, times};
 use crate::amount::{Percent, Size};
 use crate::cli::BenchRestore as Options;
 use crate::commands::Console;
@@ -73,15 +73,16 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
     .report(options, console)
 }
 
-fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
+fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
+    subject.watch()?;
     let mut taken = Vec::new();
     let mut last = None;
-    let mut bound_ms = 0.0;
+    let mut bounds = Vec::new();
     for _ in 0..rounds {
         let report = subject.evict_to(level, subject.policy())?;
         taken.push(Duration::from_nanos(report.elapsed.get()));
         last = Some(report);
-        bound_ms = subject.evict_bound_ms();
+        bounds.push(subject.evict_bound_ms());
         subject.restore()?;
     }
     let times = Times::of(taken);
@@ -96,6 +97,6 @@ fn measure(subject: &Subject, rounds: u16, at: At, level: Percent) -> Outcome<Ro
         ms: times.median_ms,
         spread_ms: times.spread_ms,
         mb_per_s: rate(freed, seconds) / 1e6,
-        bound_ms,
+        bound_ms: median(bounds),
     })
 }

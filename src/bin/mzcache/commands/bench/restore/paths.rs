@@ -108,17 +108,17 @@ pub fn run(subject: &mut Subject, options: &Options, console: &mut Console<'_>) 
 }
 
 fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcome<Row> {
-    subject.watch_storage()?;
+    subject.watch()?;
     let mut taken = Taken::default();
-    let (mut bound_ms, mut is_balanced) = (0.0, false);
+    let (mut bounds, mut is_balanced) = (Vec::new(), false);
     for _ in 0..rounds {
         let report = subject.evict_to(level, subject.policy())?;
         let is_packed = subject.engine.session.runtime().stats().tally.on_ram > 0;
         is_balanced = is_packed && report.booked.stage <= Stage::KvAndW;
         let work = subject.work(false);
         in_parallel(subject, &mut taken)?;
-        subject.watch_storage_again()?;
-        bound_ms = subject.bound_of(&work).ms;
+        subject.watch_storage()?;
+        bounds.push(subject.bound_of(&work).ms);
         subject.evict_to(level, subject.policy())?;
         one_by_one(subject, &mut taken)?;
     }
@@ -136,7 +136,7 @@ fn measure(subject: &mut Subject, rounds: u16, at: At, level: Percent) -> Outcom
         ram_alone_ms: ram_alone,
         flash_alone_ms: flash_alone,
         sequential_ms: ram_alone + flash_alone,
-        bound_ms,
+        bound_ms: median(bounds),
     })
 }
 

@@ -24,11 +24,12 @@ use std::time::{Duration, Instant};
 pub struct Rates {
     /// Of storage, with as many requests at once as serve it best; set beside what is compared.
     pub read: f64,
-    /// What a read costs the cores: what a busy loop on each loses meanwhile. Set then, too.
+    /// What the system's own work in a read costs the cores. Set then, too.
     pub read_core_seconds_per_byte: f64,
     /// Of storage, one request at a time, synced.
     pub write: f64,
-    /// F16 bytes of one core while all cores do the same, out of memory and into it.
+    /// F16 bytes of one core while all cores do the same, out of memory and into it; set anew for
+    /// what is compared, as well.
     pub unpack: f64,
     pub pack: f64,
     /// Of the way to a device that has memory of its own.
@@ -38,6 +39,8 @@ pub struct Rates {
     /// Memory, all cores, read and written bytes counted.
     pub copy: f64,
     pub cores: usize,
+    /// The share of their time that a hypervisor left; set by each restore.
+    pub cores_left: f64,
 }
 
 /// More than one layer, less than a long wait.
@@ -68,13 +71,12 @@ impl MeasureRates<'_> {
         let model = File::open_model(&paths::c_path(self.path)?)?;
         let model_bytes = model.length()?.min(READ_BYTES);
         let reading = Reading::fastest([(model, model_bytes), (swap, bytes)])?;
-        let codec = self.codec(cores)?;
-        let rates = Rates {
+        let mut rates = Rates {
             read: f64::INFINITY,
             read_core_seconds_per_byte: 0.0,
             write,
-            unpack: per_second(codec.unpack_bytes_per_second / cores as u64),
-            pack: per_second(codec.pack_bytes_per_second / cores as u64),
+            unpack: 0.0,
+            pack: 0.0,
             link: match self.engine.is_accelerated {
                 true => link_rate(self.accelerator)?,
                 false => f64::INFINITY,
@@ -82,17 +84,10 @@ impl MeasureRates<'_> {
             allocate: f64::INFINITY,
             copy: copy_bytes_per_s(cores),
             cores,
+            cores_left: 1.0,
         };
+        rates.set_codec(&codec_rate_of(self.engine, cores)?);
         Ok((rates, reading))
-    }
-
-    /// All cores together.
-    fn codec(&self, cores: usize) -> Outcome<CodecRate> {
-        let shape = self.engine.session.model().shape.kv();
-        let kernels = Kernels::select(host_cpu());
-        let budget = Duration::from_millis(300);
-        let chunks = (COPY_BYTES / cores / shape.chunk_bytes()).clamp(CHUNKS_MIN, CHUNKS_MAX);
-        codec_rate_together(codec(self.engine.codec), &kernels, shape, budget, (cores, chunks))
     }
 
     /// A file that goes with the process.
@@ -104,6 +99,24 @@ impl MeasureRates<'_> {
         removed.map_err(|error| Failure::file("remove", &path, &error))?;
         Ok(file)
     }
+}
+
+impl Rates {
+    /// Of all cores together.
+    pub fn set_codec(&mut self, together: &CodecRate) {
+        let of_one = |all: u64| per_second(all / self.cores as u64);
+        self.unpack = of_one(together.unpack_bytes_per_second);
+        self.pack = of_one(together.pack_bytes_per_second);
+    }
+}
+
+/// How fast all cores together pack and unpack an engine's chunks.
+pub fn codec_rate_of(engine: &Engine, cores: usize) -> Outcome<CodecRate> {
+    let shape = engine.session.model().shape.kv();
+    let kernels = Kernels::select(host_cpu());
+    let budget = Duration::from_millis(300);
+    let chunks = (COPY_BYTES / cores / shape.chunk_bytes()).clamp(CHUNKS_MIN, CHUNKS_MAX);
+    codec_rate_together(codec(engine.codec), &kernels, shape, budget, (cores, chunks))
 }
 
 /// Bytes a second that one, two and four threads bring to a device's own memory; the best.

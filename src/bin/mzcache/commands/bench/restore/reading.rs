@@ -9,12 +9,10 @@ use crate::measure::{Aligned, REQUEST_BYTES};
 use mzcache::limits::{IO_ALIGN, PART_BYTES_MIN};
 use mzcache::port::Storage;
 use mzcache::port::linux::File;
-use mzcache::sync::{Flag, Word};
+use mzcache::sync::Word;
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 2;
-/// For the pace of busy loops that nobody disturbs.
-const ALONE: Duration = Duration::from_millis(200);
 
 /// A file from its start, in requests of one size, so many at a time.
 pub struct Reading {
@@ -42,28 +40,19 @@ impl Reading {
         Ok(if second.0 > first.0 { second.1 } else { first.1 })
     }
 
-    /// Bytes a second now.
-    pub fn rate(&self) -> Outcome<f64> {
-        self.how.rate(&self.file)
+    /// Bytes a second now, and the seconds of cores that a byte costs this system.
+    pub fn now(&self) -> Outcome<(f64, f64)> {
+        let before = core_time();
+        let rate = self.how.rate(&self.file)?;
+        let cost = core_time().saturating_sub(before);
+        Ok((rate, 1.0 / super::subject::rate(self.how.total, cost)))
     }
+}
 
-    /// What it costs the cores, in seconds a byte: the system's own work in it and, on the guest of
-    /// a hypervisor, that of its host, which takes the same cores. The least of a few.
-    #[expect(clippy::cast_precision_loss, reason = "counts for a ratio")]
-    pub fn core_seconds_per_byte(&self, cores: usize) -> Outcome<f64> {
-        let (alone, ()) = beside_busy_cores(cores, || {
-            std::thread::sleep(ALONE);
-            Ok(())
-        })?;
-        let mut least = f64::INFINITY;
-        for _ in 0..2 * ROUNDS {
-            let start = Instant::now();
-            let (beside, ()) = beside_busy_cores(cores, || self.how.read(&self.file))?;
-            let lost = 1.0 - (beside / alone).min(1.0);
-            least = least.min(lost * start.elapsed().as_secs_f64() * cores as f64);
-        }
-        Ok(least / self.how.total as f64)
-    }
+/// What this process has had of cores.
+fn core_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// In requests of two sizes, by up to eight at a time: the best, and its bytes a second.
@@ -114,30 +103,6 @@ impl How {
     }
 }
 
-/// Does something while a loop keeps each core busy; turns of all loops a second.
-#[expect(clippy::cast_precision_loss, reason = "counts for a ratio")]
-fn beside_busy_cores<T>(cores: usize, work: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
-    let stop = Flag::new();
-    std::thread::scope(|scope| {
-        let busy = || {
-            let mut turns = 0u64;
-            while !stop.is_raised() {
-                for turn in 0..100 {
-                    std::hint::black_box(turn);
-                }
-                turns += 1;
-            }
-            turns
-        };
-        let loops = (0..cores).map(|_| scope.spawn(busy)).collect::<Vec<_>>();
-        let start = Instant::now();
-        let done = work();
-        stop.raise();
-        let turns: u64 = loops.into_iter().map(|one| one.join().unwrap_or_default()).sum();
-        Ok((turns as f64 / start.elapsed().as_secs_f64(), done?))
-    })
-}
-
 /// Does something on so many threads.
 pub fn on_threads(threads: u64, work: &(dyn Fn() -> mzcache::Result<()> + Sync)) -> Outcome<()> {
     std::thread::scope(|scope| {
@@ -149,17 +114,4 @@ pub fn on_threads(threads: u64, work: &(dyn Fn() -> mzcache::Result<()> + Sync))
         }
         Ok(())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn busy_loops_end_with_the_work_and_with_its_failure() {
-        let (turns, answer) = beside_busy_cores(2, || Ok(7)).unwrap();
-        assert!(turns.is_finite() && answer == 7);
-        let failure = beside_busy_cores::<()>(1, || Err(Failure::new("test"))).unwrap_err();
-        assert_eq!(failure.message, "test");
-    }
 }

@@ -1,8 +1,10 @@
 //! The model that is measured: a context of any length, evictions to any level, and the time that
 //! an answer's first token takes.
 
+use super::super::context::Patterns;
 use super::bound::{Bound, Work};
-use super::rates::{MeasureRates, Rates};
+use super::cores::CoreTime;
+use super::rates::{MeasureRates, Rates, codec_rate_of};
 use super::reading::Reading;
 use super::recorder::{Recorder, is_allocation, is_reading};
 use super::settle::settle;
@@ -34,11 +36,16 @@ pub struct Subject {
     reading: Reading,
     path: PathBuf,
     question: Vec<u32>,
+    patterns: Patterns,
     context: TokenCount,
     /// With everything in memory.
     total: u64,
     weights: u64,
+    /// What an answer took before the last eviction, and what it had of cores meanwhile.
     in_memory: Duration,
+    computing: Duration,
+    /// When the last eviction ended.
+    evicted: CoreTime,
 }
 
 /// The model file: the one that is named, or one of that shape, written first if it is not there.
@@ -72,8 +79,9 @@ impl Subject {
         let accelerator = &options.engine.accelerator;
         let measure = MeasureRates { path: &path, engine: &engine, accelerator, cache };
         let (rates, reading) = measure.all()?;
-        let subject = Subject {
+        let mut subject = Subject {
             question: question(&engine, options.queries),
+            patterns: Patterns::draw(&engine.session),
             engine,
             recorder,
             rates,
@@ -83,11 +91,13 @@ impl Subject {
             total: 0,
             weights: 0,
             in_memory: Duration::ZERO,
+            computing: Duration::ZERO,
+            evicted: CoreTime::now(),
         };
         if options.engine.profile.is_some() {
             return Ok(subject);
         }
-        let profile = trial::profile(&subject, expected.tokens)?;
+        let profile = trial::profile(&mut subject, expected.tokens)?;
         console.note(&trial::describe(&profile, &subject.engine));
         // The model's memory goes back before it is taken anew.
         let Subject { engine, path, question, .. } = subject;
@@ -116,31 +126,40 @@ impl Subject {
         format!("{}, codec {}", super::super::processor(usize::from(*threads)), codec.name())
     }
 
-    /// Makes the context anew with that many tokens, and measures an answer with all in memory.
+    /// Makes the context one of that many tokens, and measures how fast buffers for it are taken.
     pub fn fill(&mut self, tokens: u32, console: &mut Console<'_>) -> Outcome<()> {
+        console.note(&format!("filling a context of {tokens} tokens"));
+        self.renew(tokens)?;
+        // Bounds are of the best that was seen.
+        self.rates.allocate = 0.0;
+        (0..ROUNDS).try_for_each(|_| self.calibrate())
+    }
+
+    /// A context of that many tokens in place of the one before, all of it where an answer left it
+    /// and nothing of it on flash yet.
+    pub fn renew(&mut self, tokens: u32) -> Outcome<()> {
         self.engine.session.truncate(TokenCount::new(0))?;
         fits(&self.engine, tokens as usize + self.question.len())?;
-        console.note(&format!("filling a context of {tokens} tokens"));
-        super::super::context::fill(&self.engine.session, tokens)?;
+        self.patterns.fill(&self.engine.session, tokens)?;
         self.context = TokenCount::new(tokens);
         let tally = self.engine.session.runtime().stats().tally;
         self.total = tally.total_bytes();
         self.weights = tally.weight_bytes;
-        // Bounds are of the best that was seen.
-        self.rates.allocate = 0.0;
-        self.in_memory = Duration::MAX;
-        for _ in 0..ROUNDS {
-            self.calibrate()?;
+        if self.engine.is_accelerated {
+            // The first answer hands over what was just written.
             self.ask()?;
-            self.in_memory = self.in_memory.min(self.ask()?);
         }
+        let start = CoreTime::now();
+        self.in_memory = self.ask()?;
+        let cores = if self.engine.is_accelerated { 0 } else { u32::from(self.engine.threads) };
+        self.computing = (self.in_memory * cores).mul_f64(CoreTime::now().left_since(start));
         Ok(())
     }
 
     /// How fast one worker takes buffers: by a restore that does nothing else meanwhile.
     fn calibrate(&mut self) -> Outcome<()> {
-        let runtime = self.engine.session.runtime();
         self.evict_bytes(self.total, EvictPolicy::default())?;
+        let runtime = self.engine.session.runtime();
         runtime.set_overlap(Overlap::empty());
         runtime.begin_pass(self.context)?;
         runtime.set_overlap(Overlap::all());
@@ -153,18 +172,21 @@ impl Subject {
         Ok(())
     }
 
-    /// Measures storage anew, for the bound of what is measured next.
-    pub fn watch_storage(&mut self) -> Outcome<()> {
-        self.rates.read = self.reading.rate()?;
-        self.rates.read_core_seconds_per_byte =
-            self.reading.core_seconds_per_byte(self.rates.cores)?;
-        Ok(())
+    /// Measures anew what changes from one minute to the next on a machine with neighbours, for
+    /// the bounds of what is measured next. Storage changes from one second to the next, and so it
+    /// is watched beside each restore as well.
+    pub fn watch(&mut self) -> Outcome<()> {
+        self.rates.set_codec(&codec_rate_of(&self.engine, self.rates.cores)?);
+        self.recorder.clear();
+        self.watch_storage()
     }
 
-    /// Once more beside the restore that was just heard, which may itself have read faster: no
-    /// bound is above what was seen.
+    /// Measures storage now, behind a restore that was heard: no rate is below what was seen; and
+    /// what was left of the cores meanwhile.
     #[expect(clippy::cast_precision_loss, reason = "sizes for a rate")]
-    pub fn watch_storage_again(&mut self) -> Outcome<()> {
+    pub fn watch_storage(&mut self) -> Outcome<()> {
+        self.rates.cores_left = CoreTime::now().left_since(self.evicted);
+        (self.rates.read, self.rates.read_core_seconds_per_byte) = self.reading.now()?;
         let record = self.recorder.read();
         let reads = record.acts.iter().filter(|act| is_reading(&act.action));
         let bytes: u64 = reads.map(|act| self.stored_bytes(&act.action)).sum();
@@ -172,7 +194,6 @@ impl Subject {
             let seconds = Duration::from_nanos(end.since(start).get()).as_secs_f64();
             self.rates.read = self.rates.read.max(bytes as f64 / seconds.max(1e-9));
         }
-        self.rates.read = self.rates.read.max(self.reading.rate()?);
         Ok(())
     }
 
@@ -214,15 +235,13 @@ impl Subject {
     /// Evicts until that share is left, a little more rather than less, of a context of which
     /// nothing was on flash yet: what lies there from before, packed or not, would be dropped and
     /// not written again, and another policy's restore would read it.
-    pub fn evict_to(&self, level: Percent, policy: EvictPolicy) -> Outcome<Report> {
-        let runtime = self.engine.session.runtime();
-        runtime.truncate(TokenCount::new(0))?;
-        super::super::context::fill(&self.engine.session, self.context.get())?;
+    pub fn evict_to(&mut self, level: Percent, policy: EvictPolicy) -> Outcome<Report> {
+        self.renew(self.context.get())?;
         let bytes = self.engine.resident_bytes().saturating_sub(level.of(self.total));
         self.evict_bytes(bytes, policy)
     }
 
-    pub fn evict_bytes(&self, bytes: u64, policy: EvictPolicy) -> Outcome<Report> {
+    pub fn evict_bytes(&mut self, bytes: u64, policy: EvictPolicy) -> Outcome<Report> {
         let report = self.engine.session.runtime().evict_by(policy, ByteCount::new(bytes), None)?;
         if let Some(error) = report.booked.error {
             return Err(Failure::from(error).about("while evicting"));
@@ -231,6 +250,7 @@ impl Subject {
         settle(report.booked.freed.get());
         // What is heard next is the restore.
         self.recorder.clear();
+        self.evicted = CoreTime::now();
         Ok(report)
     }
 
@@ -284,9 +304,9 @@ impl Subject {
         let chunk = self.engine.session.model().shape.kv().chunk_bytes() as u64;
         let raw = |chunks: u32| u64::from(chunks) * chunk;
         let weights_out = self.weights - tally.weight_bytes;
-        let (prefill, touched) = match with_answer {
-            true => (self.in_memory, self.total),
-            false => (Duration::ZERO, 0),
+        let (prefill, computing) = match with_answer {
+            true => (self.in_memory, self.computing),
+            false => (Duration::ZERO, Duration::ZERO),
         };
         Work {
             read: weights_out + tally.on_flash_bytes,
@@ -294,9 +314,8 @@ impl Subject {
             unpack: raw(tally.on_ram) + raw(tally.on_flash_packed),
             allocate: weights_out + raw(tally.on_flash) + raw(tally.on_ram),
             prefill,
-            touched,
-            on_cores: !self.engine.is_accelerated,
-            threads: self.engine.threads.into(),
+            computing,
+            touched: if computing.is_zero() { 0 } else { self.total },
         }
     }
 }

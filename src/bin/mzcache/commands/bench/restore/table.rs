@@ -107,12 +107,11 @@ pub struct Times {
 }
 
 impl Times {
-    pub fn of(mut times: Vec<Duration>) -> Times {
-        times.sort_unstable();
-        let (first, last) = (times.first().copied(), times.last().copied());
-        let spread = last.unwrap_or_default() - first.unwrap_or_default();
-        let median = times.get(times.len() / 2).copied().unwrap_or_default();
-        Times { median_ms: millis(median), spread_ms: millis(spread) }
+    pub fn of(times: Vec<Duration>) -> Times {
+        let (least, most) = (times.iter().min().copied(), times.iter().max().copied());
+        let spread = most.unwrap_or_default() - least.unwrap_or_default();
+        let median_ms = median(times.into_iter().map(millis).collect());
+        Times { median_ms, spread_ms: millis(spread) }
     }
 }
 

@@ -29,10 +29,12 @@ pub fn write_restore(subject: &mut Subject, level: Percent, path: &Path) -> Outc
     let start = now();
     watch.begin();
     let answered = subject.ask();
-    let end = now();
+    let over = now();
     subject.engine.session.watch(None);
-    answered?;
-    let samples = watch.take(end)?;
+    // What comes behind the first token is not the answer's.
+    let took = u64::try_from(answered?.as_nanos()).unwrap_or(u64::MAX);
+    let end = Nanos::new(start.get().saturating_add(took));
+    let samples = watch.take(over)?;
     let record = subject.recorder.read();
     let events = events(&record, &samples, watch.clock(), (start, end));
     let trace = json!({ "displayTimeUnit": "ms", "traceEvents": events });

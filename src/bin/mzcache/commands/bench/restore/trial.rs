@@ -8,8 +8,6 @@ use super::recorder::{Act, Record, is_reading, is_unpacking};
 use super::subject::Subject;
 use super::table::median;
 use crate::amount::Percent;
-use crate::commands::bench::context;
-use crate::commands::run::fits;
 use crate::engine::Engine;
 use crate::failure::Outcome;
 use mzcache::policy::Profile;
@@ -31,23 +29,19 @@ struct Reached {
 
 /// A profile by trial restores of a context of up to so many tokens. Where never both paths had
 /// something to do, they keep the rates that the engine was opened with.
-pub fn profile(subject: &Subject, tokens: u32) -> Outcome<Profile> {
-    let engine = &subject.engine;
-    let tokens = tokens.min(TOKENS_MAX);
-    fits(engine, tokens as usize)?;
-    context::fill(&engine.session, tokens)?;
-    let total = engine.resident_bytes();
+pub fn profile(subject: &mut Subject, tokens: u32) -> Outcome<Profile> {
+    subject.renew(tokens.min(TOKENS_MAX))?;
     let mut reached = Vec::new();
     // With nothing left, nothing is left to unpack either.
     for level in Percent::LEVELS.into_iter().filter(|level| level.get() > 0.0) {
         for _ in 0..ROUNDS {
-            let bytes = engine.resident_bytes().saturating_sub(level.of(total));
-            subject.evict_bytes(bytes, subject.policy())?;
+            subject.evict_to(level, subject.policy())?;
             subject.restore()?;
             let bytes = |action: &Action| filled_bytes(subject, action);
             reached.extend(Reached::of(&subject.recorder.read(), bytes));
         }
     }
+    let engine = &subject.engine;
     let mut profile = Profile { write_bytes_per_s: whole(subject.rates.write), ..engine.profile };
     let codec = profile.rates_mut(engine.codec);
     codec.pack_bytes_per_s = whole(subject.rates.pack);

@@ -82,7 +82,7 @@ pub fn run(cache: &CacheDir, options: &Options, console: &mut Console<'_>) -> Ou
             true => None,
             false => Some(Paged::open(&homes, cache, subject.path(), *context, restore, console)?),
         };
-        let mut compared = Compared { subject: &mut subject, paged };
+        let mut compared = Compared { subject: &mut subject, paged, bounds: Vec::new() };
         for level in restore.levels.iter().copied() {
             rows.extend(compared.measure(options, *context, level)?);
         }
@@ -127,6 +127,8 @@ fn homes(systems: &[System]) -> Vec<Home> {
 struct Compared<'a> {
     subject: &'a mut Subject,
     paged: Option<Paged>,
+    /// Of each round of ours at a level.
+    bounds: Vec<Bound>,
 }
 
 /// What was measured of one system.
@@ -144,7 +146,8 @@ impl Compared<'_> {
         context_tokens: u32,
         level: Percent,
     ) -> Outcome<Vec<Row>> {
-        self.subject.watch_storage()?;
+        self.subject.watch()?;
+        self.bounds.clear();
         let mut all = vec![Measured::default(); options.systems.len()];
         for _ in 0..options.restore.rounds {
             for (system, measured) in options.systems.iter().zip(&mut all) {
@@ -156,8 +159,7 @@ impl Compared<'_> {
         let rows = options.systems.iter().zip(all).map(|(system, measured)| {
             let Times { median_ms, spread_ms } = Times::of(measured.taken);
             let remaining_pct = median(measured.remaining_pct);
-            // That of what ours evicts to as much, for all.
-            let bound = self.bound(Percent::nearest(remaining_pct))?;
+            let bound = self.bound(level, Percent::nearest(remaining_pct))?;
             Ok(Row {
                 model: self.subject.name(),
                 context_tokens,
@@ -180,8 +182,10 @@ impl Compared<'_> {
         let taken = match system {
             System::Mzcache => {
                 subject.evict_to(level, subject.policy())?;
+                let work = subject.work(true);
                 let taken = subject.ask()?;
-                subject.watch_storage_again()?;
+                subject.watch_storage()?;
+                self.bounds.push(subject.bound_of(&work));
                 taken
             }
             System::PartialOffload => {
@@ -202,9 +206,14 @@ impl Compared<'_> {
         Ok((remaining_pct, paged.ask()?))
     }
 
-    fn bound(&self, level: Percent) -> Outcome<Bound> {
-        let subject = &*self.subject;
-        subject.evict_to(level, subject.policy())?;
+    /// That of what ours evicts to as much, for all.
+    fn bound(&mut self, level: Percent, remaining: Percent) -> Outcome<Bound> {
+        let ours = Bound::median(self.bounds.clone()).filter(|_| level == remaining);
+        if let Some(bound) = ours {
+            return Ok(bound);
+        }
+        let subject = &mut *self.subject;
+        subject.evict_to(remaining, subject.policy())?;
         let bound = subject.bound_of(&subject.work(true));
         subject.restore()?;
         Ok(bound)

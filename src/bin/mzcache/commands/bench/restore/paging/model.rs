@@ -1,7 +1,7 @@
 //! The process under pressure. Paged, it has its weights as mapped pages of the model file, its KV
 //! cache in anonymous memory, and evicts nothing by itself; with a codec, it is ours.
 
-use super::super::super::context;
+use super::super::super::context::Patterns;
 use super::super::subject;
 use super::partner::{number, serve};
 use crate::amount::Percent;
@@ -63,7 +63,7 @@ impl Model {
             Engine::open(&options.model, &engine_options, Expected::NOTHING, cache, console)?;
         let question = subject::question(&engine, options.queries);
         fits(&engine, options.context_tokens as usize + question.len())?;
-        context::fill(&engine.session, options.context_tokens)?;
+        Patterns::draw(&engine.session).fill(&engine.session, options.context_tokens)?;
         let context = TokenCount::new(options.context_tokens);
         let total = engine.resident_bytes();
         let mut model = Model { engine, question, context, total };

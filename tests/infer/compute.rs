@@ -74,6 +74,29 @@ fn a_prompt_in_pieces_gives_nearly_the_same_logits() {
 }
 
 #[test]
+fn query_heads_that_share_a_panel_give_what_they_give_alone() {
+    for name in ["llama", "llama3", "qwen3"] {
+        let prompt = prompt(name);
+        let context_and = |pieces: &[usize]| {
+            let mut bench = bench(name);
+            let mut position = 0;
+            for count in [&[250], pieces].concat() {
+                bench.forward(&prompt[position..position + count], position, 1).unwrap();
+                position += count;
+            }
+            (0..bench.transformer.model().shape.layers)
+                .map(|layer| kv_bytes(&bench, layer, 2))
+                .collect::<Vec<_>>()
+        };
+        // Of 16 tokens each head has a panel; fewer leave room for others of their group.
+        let alone = context_and(&[16]);
+        for pieces in [&[8, 8][..], &[4, 4, 4, 4], &[5, 11], &[11, 5], &[10, 6]] {
+            assert!(context_and(pieces) == alone, "{name} {pieces:?}");
+        }
+    }
+}
+
+#[test]
 fn the_last_batch_holds_all_rows_that_are_asked_for() {
     let prompt = prompt("llama");
     let config = ComputeConfig { batch_tokens_max: 16, logit_rows_max: 4, workers_max: 1 };

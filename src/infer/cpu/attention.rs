@@ -1,19 +1,20 @@
 //! Attention in one pass over a layer's KV chunks, with an online softmax.
 //!
 //! ```text
-//! item = panel * heads + head        a team member takes a run of items
+//! item = panel of some query heads   a team member takes a run of items
 //!
 //! for each key head:                 the chunk's K and V rows of that head
 //!     for each chunk:
-//!         for each item of the run whose query head shares the key head:
+//!         for each item of the run whose query heads share the key head:
 //!             scores = K q, mask, softmax step, rescale sums, sums += V factors
 //! ```
 //!
-//! Panels of 16 or 32 lanes use the matrix kernel on K and V widened once for all items; single
-//! tokens use the half-precision row kernels. New tokens' keys and values are in the chunks
+//! Panels of 16 or 32 lanes use the matrix kernel on K and V widened once for all items; where
+//! tokens leave lanes empty, query heads share a panel (`fold`). Single tokens use the half-precision row kernels. New tokens' keys and values are in the chunks
 //! already.
 
 use super::batch::Batch;
+use super::fold::Fold;
 use super::linear::Engine;
 use super::pointwise::{scale, scale_lanes};
 use crate::arena::view;
@@ -105,6 +106,7 @@ struct Job<'a> {
     layer: LayerIndex,
     shape: &'a Shape,
     batch: &'a Batch,
+    fold: Fold,
     q: &'a [f32],
 }
 
@@ -117,8 +119,9 @@ struct Part<'a> {
     result: Result<()>,
 }
 
-/// `y = softmax(q K) V` for a batch whose last token ends the context. `q` is scaled already; `q`
-/// and `y` are panels of all query heads; `state` holds [`STATE_VALUES`] for each item and lane.
+/// `y = softmax(q K) V` for a batch whose last token ends the context. `q` is scaled already, and
+/// of no use afterwards; `q` and `y` are panels of all query heads; `state` holds [`STATE_VALUES`]
+/// for each item and lane.
 #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
 pub fn attend(
     engine: Engine<'_>,
@@ -126,14 +129,15 @@ pub fn attend(
     layer: LayerIndex,
     shape: &Shape,
     batch: &Batch,
-    q: &[f32],
+    q: &mut [f32],
     y: &mut [f32],
     state: &mut [f32],
     scratch: &mut [f32],
 ) -> Result<()> {
     let workers = engine.workers;
     assert!((1..=WORKERS_MAX).contains(&workers));
-    let items = batch.panels * shape.heads;
+    let fold = Fold::of(shape, batch);
+    let items = batch.panels * shape.heads / fold.heads;
     let head_values = usize::from(shape.head_dim) * batch.width;
     let state_values = STATE_VALUES * batch.width;
     let share = scratch.len() / workers;
@@ -150,9 +154,12 @@ pub fn attend(
         let scratch = scratches.next().unwrap_or_default();
         Part { items: run, y, state, scratch, result: Ok(()) }
     });
-    let job = Job { kernels: engine.kernels, memory, layer, shape, batch, q };
+    fold.fold(q);
+    let job = Job { kernels: engine.kernels, memory, layer, shape, batch, fold, q };
     parallel(engine.team, &mut parts[..workers], |_, part| part.result = job.work(part));
-    parts[..workers].iter().try_for_each(|part| part.result)
+    parts[..workers].iter().try_for_each(|part| part.result)?;
+    fold.unfold(y);
+    Ok(())
 }
 
 impl Job<'_> {
@@ -185,8 +192,13 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Where a panel's tokens begin.
+    fn position(&self, item: usize) -> usize {
+        self.batch.panel_position(item * self.fold.heads / self.shape.heads)
+    }
+
     fn shares(&self, item: usize, kv_head: usize) -> bool {
-        item % self.shape.heads / self.shape.group() == kv_head
+        item * self.fold.heads % self.shape.heads / self.shape.group() == kv_head
     }
 
     /// All items of the run that read this key head, over one chunk.
@@ -211,7 +223,7 @@ impl Job<'_> {
         let ys = part.y.chunks_exact_mut(head_values);
         let states = part.state.chunks_exact_mut(STATE_VALUES * self.batch.width);
         for (item, (y, state)) in part.items.clone().zip(ys.zip(states)) {
-            let last = self.batch.panel_position(item / self.shape.heads) + self.batch.width;
+            let last = self.position(item) + self.batch.width;
             let visible = keys.min(last.saturating_sub(chunk * TOKENS));
             if !self.shares(item, kv_head) || visible == 0 {
                 continue;
@@ -225,7 +237,7 @@ impl Job<'_> {
                 self.single(q, k, v, &mut scores[..visible], y, state);
             } else {
                 let (k, v) = (&wide_k[..visible_values], &wide_v[..visible_values]);
-                let before = self.batch.panel_position(item / self.shape.heads);
+                let before = self.position(item);
                 let scores = &mut scores[..visible * self.batch.width];
                 self.panel(q, k, v, scores, y, state, (chunk * TOKENS, before));
             }
@@ -269,8 +281,10 @@ impl Job<'_> {
         let (first_key, first_lane) = starts;
         for (key, lanes) in scores.chunks_exact_mut(width).enumerate() {
             // Lanes before the key's own position must not see it.
-            let hidden = (first_key + key).saturating_sub(first_lane).min(width);
-            lanes[..hidden].fill(MASKED);
+            let hidden = (first_key + key).saturating_sub(first_lane).min(self.fold.lanes);
+            for lanes in lanes.chunks_exact_mut(self.fold.lanes).take(self.fold.heads) {
+                lanes[..hidden].fill(MASKED);
+            }
         }
         let mut rescale = [0.0; WIDTH_MAX];
         let rescale = &mut rescale[..width];

@@ -11,6 +11,7 @@
 
 mod attention;
 mod batch;
+mod fold;
 mod linear;
 mod pointwise;
 mod transformer;

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Panels of 16 or 32 lanes use the matrix kernel on K and V widened once for all items; where
-//! tokens leave lanes empty, query heads share a panel (`fold`). Single tokens use the half-precision row kernels. New tokens' keys and values are in the chunks
-//! already.
+//! tokens leave lanes empty, query heads share a panel (`fold`). Single tokens use the
+//! half-precision row kernels. New tokens' keys and values are in the chunks already.
 
 use super::batch::Batch;
 use super::fold::Fold;

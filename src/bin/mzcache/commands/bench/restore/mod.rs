@@ -4,10 +4,10 @@
 //! `paging` is the baseline that leaves memory to the system, `pressure` what becomes of it and of
 //! ours when apps want that memory.
 //!
-//! `subject` is the model under measurement, `rates`, `reading`, `cores` and `bound` say how fast it
-//! could be at best, `trial` by which rates its evictions are planned, `recorder` hears what the runtime
-//! does when, `settle` has the memory ready that a restore takes, `table` is how contexts and
-//! levels are gone through and everything is printed, `plot` drawn and `trace` written for
+//! `subject` is the model under measurement, `rates`, `reading`, `cores` and `bound` say how fast
+//! it could be at best, `trial` by which rates its evictions are planned, `recorder` hears what the
+//! runtime does when, `settle` has the memory ready that a restore takes, `table` is how contexts
+//! and levels are gone through and everything is printed, `plot` drawn and `trace` written for
 //! Perfetto. Each bench repeats and reports medians and spreads.
 
 mod bound;

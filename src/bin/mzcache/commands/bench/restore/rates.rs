@@ -34,7 +34,7 @@ pub struct Rates {
     pub pack: f64,
     /// Of the way to a device that has memory of its own.
     pub link: f64,
-    /// Fresh buffers of one worker; set by the first restore.
+    /// Fresh buffers of one worker; set beside what is compared.
     pub allocate: f64,
     /// Memory, all cores, read and written bytes counted.
     pub copy: f64,

@@ -25,8 +25,8 @@ use mzcache::units::{ByteCount, LayerIndex, TokenCount, Unit};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Rounds that calibrate a context.
-const ROUNDS: usize = 4;
+/// Restores that measure how fast buffers are taken; the best counts.
+const ROUNDS: usize = 2;
 
 /// One model in one process.
 pub struct Subject {
@@ -126,13 +126,10 @@ impl Subject {
         format!("{}, codec {}", super::super::processor(usize::from(*threads)), codec.name())
     }
 
-    /// Makes the context one of that many tokens, and measures how fast buffers for it are taken.
+    /// Makes the context one of that many tokens.
     pub fn fill(&mut self, tokens: u32, console: &mut Console<'_>) -> Outcome<()> {
         console.note(&format!("filling a context of {tokens} tokens"));
-        self.renew(tokens)?;
-        // Bounds are of the best that was seen.
-        self.rates.allocate = 0.0;
-        (0..ROUNDS).try_for_each(|_| self.calibrate())
+        self.renew(tokens)
     }
 
     /// A context of that many tokens in place of the one before, all of it where an answer left it
@@ -156,7 +153,8 @@ impl Subject {
         Ok(())
     }
 
-    /// How fast one worker takes buffers: by a restore that does nothing else meanwhile.
+    /// How fast one worker takes a device's buffers: by a restore of everything that does nothing
+    /// else meanwhile.
     fn calibrate(&mut self) -> Outcome<()> {
         self.evict_bytes(self.total, EvictPolicy::default())?;
         let runtime = self.engine.session.runtime();
@@ -173,10 +171,14 @@ impl Subject {
     }
 
     /// Measures anew what changes from one minute to the next on a machine with neighbours, for
-    /// the bounds of what is measured next. Storage changes from one second to the next, and so it
-    /// is watched beside each restore as well.
+    /// the bounds of what is measured next. Storage and fresh memory change from one second to the
+    /// next, and so they are watched beside each restore as well.
     pub fn watch(&mut self) -> Outcome<()> {
         self.rates.set_codec(&codec_rate_of(&self.engine, self.rates.cores)?);
+        if self.engine.is_accelerated {
+            self.rates.allocate = 0.0;
+            (0..ROUNDS).try_for_each(|_| self.calibrate())?;
+        }
         self.recorder.clear();
         self.watch_storage()
     }
@@ -247,7 +249,12 @@ impl Subject {
             return Err(Failure::from(error).about("while evicting"));
         }
         self.chill()?;
-        settle(report.booked.freed.get());
+        let freed = report.booked.freed.get();
+        let taking = settle(freed);
+        if !self.engine.is_accelerated && freed > 0 {
+            // A device has memory of another kind, see `watch`.
+            self.rates.allocate = rate(freed, taking);
+        }
         // What is heard next is the restore.
         self.recorder.clear();
         self.evicted = CoreTime::now();

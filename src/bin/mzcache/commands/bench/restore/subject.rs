@@ -167,7 +167,7 @@ impl Subject {
         let took = record.total(is_allocation);
         let found = rate(bytes, Duration::from_nanos(took.get()));
         self.rates.allocate = self.rates.allocate.max(found);
-        Ok(())
+        Ok(runtime.finish_restore()?)
     }
 
     /// Measures anew what changes from one minute to the next on a machine with neighbours, for

@@ -79,7 +79,11 @@ mod tests {
     };
 
     fn bound(work: Work) -> Bound {
-        let bound = Bound::new(&RATES, &work);
+        by(&RATES, work)
+    }
+
+    fn by(rates: &Rates, work: Work) -> Bound {
+        let bound = Bound::new(rates, &work);
         Bound { ms: (bound.ms * 1e6).round() / 1e6, ..bound }
     }
 
@@ -95,11 +99,11 @@ mod tests {
         // 0.2 s of allocation, 0.1 s of reading and 3 s of computing.
         assert_eq!(bound(answer), Bound { ms: 1650.0, by: "cores" });
         let taken = Rates { cores_left: 0.75, ..RATES };
-        assert_eq!(Bound::new(&taken, &answer), Bound { ms: 2200.0, by: "cores" });
+        assert_eq!(by(&taken, answer), Bound { ms: 2200.0, by: "cores" });
         let answer = Work { prefill, ..read };
         assert_eq!(bound(answer), Bound { ms: 1500.0, by: "compute" });
         let far = Rates { link: 5e8, ..RATES };
-        assert_eq!(Bound::new(&far, &read), Bound { ms: 2000.0, by: "link" });
+        assert_eq!(by(&far, read), Bound { ms: 2000.0, by: "link" });
         let touched = Work { touched: 40_000_000_000, ..Work::default() };
         assert_eq!(bound(touched), Bound { ms: 2000.0, by: "memory" });
     }

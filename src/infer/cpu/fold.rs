@@ -28,9 +28,7 @@ pub struct Fold {
 impl Fold {
     /// As many heads as have room and are a whole share of their group.
     pub fn of(shape: &Shape, batch: &Batch) -> Fold {
-        let (group, width) = (shape.group(), batch.width);
-        let room = (width / batch.tokens.max(1)).min(group);
-        let heads = (1..=room).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1);
+        let (heads, width) = (heads_together(shape.group(), batch), batch.width);
         let lanes = if heads == 1 { width } else { batch.tokens };
         Fold { heads, lanes, width, head_dim: usize::from(shape.head_dim) }
     }
@@ -72,10 +70,37 @@ impl Fold {
     }
 }
 
+/// Heads of a group of so many that share a panel.
+fn heads_together(group: usize, batch: &Batch) -> usize {
+    let room = (batch.width / batch.tokens.max(1)).min(group);
+    (1..=room).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::vec::Vec;
+
+    #[test]
+    fn as_many_heads_share_a_panel_as_fit_and_divide_their_group() {
+        // Group, tokens, heads in a panel.
+        let cases = [
+            (2, 8, 2),
+            (2, 9, 1),
+            (3, 5, 3),
+            (3, 6, 1),
+            (4, 4, 4),
+            (4, 5, 2),
+            (1, 4, 1),
+            (8, 4, 4),
+        ];
+        for (group, tokens, heads) in cases {
+            assert_eq!(heads_together(group, &Batch::new(tokens, 0)), heads, "{group} {tokens}");
+        }
+        for tokens in [1, 2, 3, 17, 32, 33, 256] {
+            assert_eq!(heads_together(4, &Batch::new(tokens, 0)), 1, "{tokens}");
+        }
+    }
 
     fn fold(heads: usize, lanes: usize) -> Fold {
         Fold { heads, lanes, width: 16, head_dim: 32 }

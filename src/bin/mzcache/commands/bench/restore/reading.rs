@@ -43,9 +43,9 @@ impl Reading {
     /// Bytes a second now, and the seconds of cores that a byte costs this system.
     pub fn now(&self) -> Outcome<(f64, f64)> {
         let before = core_time();
-        let rate = self.how.rate(&self.file)?;
+        let read = self.how.rate(&self.file)?;
         let cost = core_time().saturating_sub(before);
-        Ok((rate, 1.0 / super::subject::rate(self.how.total, cost)))
+        Ok((read, 1.0 / rate(self.how.total, cost)))
     }
 }
 
